@@ -1,0 +1,2 @@
+// Package rdma gives Go programs the speed of RDMA.
+package rdma

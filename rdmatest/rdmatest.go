@@ -1,0 +1,2 @@
+// Package rdmatest is for tests of programs that use RDMA, and of providers.
+package rdmatest
