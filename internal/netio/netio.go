@@ -1,6 +1,16 @@
 // Package netio moves UDP datagrams in batches: sendmmsg, recvmmsg, segmentation
 // offload in both directions, congestion marks, and the socket options that RoCEv2
 // needs. It is the only package that opens sockets.
+//
+// On Linux everything is used that the kernel has. Elsewhere a Conn moves one datagram
+// a call through package net; marks and hop limits are not known there, and the IPv4
+// identification is the system's choice, so that only a peer that does not see it (an
+// embedded device) accepts what is sent over IPv4. IPv6 has no such limit.
+//
+// VERBENA_DISABLE_GSO, VERBENA_DISABLE_GRO and VERBENA_DISABLE_ECN in the environment,
+// set to anything but 0 or the empty string, turn off trains out, trains in and
+// congestion marks of the sockets that are opened afterwards: for networks and drivers
+// that get one of them wrong.
 package netio
 
 import (
@@ -18,25 +28,39 @@ type Message struct {
 	TTL     uint8          // received hop limit; 0 if not known
 }
 
-// Conn is a socket bound to one address. One goroutine reads; any may write.
+// Conn is a socket bound to one address. One goroutine reads; any may write. No call
+// but Close allocates, whether it succeeds or not.
 type Conn interface {
 	// Read waits for at least one message and fills ms from the start. Each Buf of ms
-	// must have its room as capacity; Read sets its length. After Close it gives an
-	// error that wraps net.ErrClosed.
+	// must have its room as capacity; Read sets its length. Messages may trade their
+	// Bufs. A datagram that is larger than its room is dropped and counted. Read parks
+	// the goroutine and holds no thread. After Close it gives an error that wraps
+	// net.ErrClosed. An empty ms gives 0 at once.
 	Read(ms []Message) (n int, err error)
 
-	// TryRead is Read that does not wait; n may be 0.
+	// TryRead is Read that does not wait; n may be 0. Unlike Read it may be called by
+	// any goroutine, also while another is in Read; which of the two gets a datagram is
+	// then open. Where the system offers no such thing it always gives 0.
 	TryRead(ms []Message) (n int, err error)
 
 	// Write sends messages in order and gives the number sent. It does not keep them.
-	// A full socket buffer makes it wait, not fail.
+	// A full socket buffer makes it wait, not fail. On error ms[n] is the message that
+	// failed, maybe after some segments of it were sent: the caller may go on behind
+	// it. An error of the system is a syscall.Errno; after Close it wraps
+	// net.ErrClosed.
+	//
+	// If the system refuses a train its segments are sent one by one, and the limits
+	// say so from then on. On IPv4 each of them then has identification 0 instead of
+	// its index.
 	Write(ms []Message) (n int, err error)
 
 	LocalAddr() netip.AddrPort
 
-	// Limits of the socket.
+	// Limits of the socket. They can change: see Write.
 	Limits() Limits
 
+	// Close wakes Read and Write. A second Close gives an error that wraps
+	// net.ErrClosed.
 	Close() error
 }
 
@@ -44,17 +68,43 @@ type Conn interface {
 type Limits struct {
 	RecvBuffer  int // bytes of payload that the receive buffer holds, about, in large datagrams
 	Segments    int // datagrams of one train; 1: no segmentation offload
-	TrainBytes  int // bytes of one train
+	TrainBytes  int // bytes of one train, and the most that one datagram holds
 	MTU         int // of the interface, IP header included
 	ReceiveSize int // room that each message given to Read should have
 }
 
-// Listen opens the socket of an address. An address in use gives *InUseError.
-func Listen(a netip.AddrPort) (Conn, error) { return nil, nil }
+// Counters of a Conn since it was made.
+type Counters struct {
+	ReadCalls, WriteCalls uint64 // system calls that moved something
+	Received, Sent        uint64 // datagrams, those in trains included
+	ReceivedTrains        uint64 // reads that gave more than one datagram at once
+	SentTrains            uint64
+	Truncated             uint64 // datagrams dropped because they were larger than their room
+	Overflow              uint64 // datagrams that the system dropped because the receive buffer was full
+	Waits                 uint64 // times that Write waited for room
+	Fallbacks             uint64 // trains that the system refused
+}
+
+// CountersOf gives the counters of a connection; all are 0 if it has none.
+func CountersOf(c Conn) Counters {
+	if c, ok := c.(interface{ counters() Counters }); ok {
+		return c.counters()
+	}
+	return Counters{}
+}
+
+// Listen opens the socket of an address; port 0 takes a free port. An address in use
+// gives *InUseError. The socket is exclusive: nobody else can bind the address.
+func Listen(a netip.AddrPort) (Conn, error) { return listen(a, optionsFromEnv()) }
 
 // Wrap makes a Conn of a packet connection that may be no socket at all: one datagram
-// a call, no marks unless p is a MarkedConn.
-func Wrap(p net.PacketConn, mtu int) Conn { return nil }
+// a call, no marks unless p is a MarkedConn. mtu counts the IP header. A method
+// ReceiveBuffer() int of p, if there is one, says what its receive buffer holds;
+// otherwise 64 KiB are assumed. TryRead gives 0 unless p has a method
+// TryReadFrom([]byte) (int, net.Addr, error), which gives a nil address if nothing is
+// there. Read is nothing but p's read, so that it blocks durably under
+// testing/synctest if p's does.
+func Wrap(p net.PacketConn, mtu int) Conn { return newPacketConn(p, mtu) }
 
 // MarkedConn is a packet connection that carries the traffic class of each datagram.
 type MarkedConn interface {
@@ -63,28 +113,11 @@ type MarkedConn interface {
 	WriteMarked(b []byte, tos uint8, to net.Addr) (int, error)
 }
 
-// InUseError says who holds an address.
-type InUseError struct {
-	Addr   netip.AddrPort
-	Holder string // "process 4711 (verbena)", "kernel Soft-RoCE (rdma_rxe)", or "another process"
-	Err    error  // syscall.EADDRINUSE
-}
-
-func (e *InUseError) Error() string { return "" }
-func (e *InUseError) Unwrap() error { return e.Err }
-
 // Interface is a network interface with the addresses that a device can have.
 type Interface struct {
 	Name  string
 	Index int
 	MTU   int
 	Up    bool
-	Addrs []netip.Addr
+	Addrs []netip.Addr // unicast; link-local ones with the interface's name as zone
 }
-
-// Interfaces lists the interfaces of this host.
-func Interfaces() ([]Interface, error) { return nil, nil }
-
-// PrivateLoopback gives an address of 127.0.0.0/8 that no other process is likely to
-// hold, other than 127.0.0.1; the n-th call gives the n-th choice.
-func PrivateLoopback(n int) netip.Addr { return netip.Addr{} }
