@@ -40,6 +40,12 @@ const (
 	sendBuffer = 2 << 20
 )
 
+const (
+	ecnBits     = 3     // of the traffic class: RFC 3168 §5
+	trainSize   = 65536 // the room for a train
+	maxSegments = 64    // of a train: what every kernel with segmentation offload takes
+)
+
 func listen(a netip.AddrPort, o options) (Conn, error) {
 	a = netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 	if !a.IsValid() {
@@ -76,7 +82,7 @@ func listen(a netip.AddrPort, o options) (Conn, error) {
 		c.scope = uint32(ifi.Index)
 	}
 	c.limits = Limits{
-		RecvBuffer:  s.recvBuffer / payloadShare,
+		RecvBuffer:  s.recvBuffer / 32 * payloadShare,
 		Segments:    1,
 		TrainBytes:  ipv4Payload,
 		MTU:         ifi.MTU,
@@ -92,10 +98,11 @@ func listen(a netip.AddrPort, o options) (Conn, error) {
 	return c, nil
 }
 
-// payloadShare: the kernel counts the memory of a datagram, not its payload. A
-// datagram of 1 or 4 KiB takes a bit more than twice its payload on loopback; a train
-// takes less. (92 datagrams of 1088 bytes or 25 of 4160 bytes fill 212992 bytes.)
-const payloadShare = 2
+// payloadShare, of 32: the kernel counts the memory of a datagram, not its payload. A
+// datagram of 1 or 4 KiB takes a bit more than twice its payload on loopback (92 of 1088
+// bytes or 25 of 4160 bytes fill 212992 bytes), a train about its payload, and one of
+// less than 256 bytes still takes 832 bytes.
+const payloadShare = 15
 
 type socketLimits struct {
 	recvBuffer int

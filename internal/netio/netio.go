@@ -66,7 +66,7 @@ type Conn interface {
 
 // Limits of a Conn.
 type Limits struct {
-	RecvBuffer  int // bytes of payload that the receive buffer holds, about, in large datagrams
+	RecvBuffer  int // bytes of payload that the receive buffer holds, about, in datagrams of 1 KiB or more; a small one takes as much room as 400 bytes
 	Segments    int // datagrams of one train; 1: no segmentation offload
 	TrainBytes  int // bytes of one train, and the most that one datagram holds
 	MTU         int // of the interface, IP header included

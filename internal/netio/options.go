@@ -21,8 +21,6 @@ func disabled(name string) bool {
 }
 
 const (
-	ecnBits = 3 // of the traffic class: RFC 3168 §5
-
 	// ipv4Payload is the most that an IPv4 datagram carries behind IP and UDP header.
 	// IPv6 would carry 20 bytes more; one number for both is simpler.
 	ipv4Payload = 65535 - 20 - 8
@@ -31,10 +29,4 @@ const (
 	// RoCEv2 packet has 4096 bytes of payload and at most 68 bytes of headers, ICRC
 	// included. A page on top leaves it no way to be cut by chance.
 	singleSize = 8192
-
-	// trainSize is the room for a train.
-	trainSize = 65536
-
-	// maxSegments is what every kernel with segmentation offload takes at once.
-	maxSegments = 64
 )

@@ -19,6 +19,7 @@ type receiver struct {
 	err  error
 	call func(fd uintptr) bool // one attempt; false: nothing there
 	once func(fd uintptr)
+	recv func(fd uintptr, h []unix.Mmsghdr) (int, syscall.Errno) // unix.Recvmmsg; tests put faults here
 }
 
 func (r *receiver) init(c *batchConn) {
@@ -26,6 +27,7 @@ func (r *receiver) init(c *batchConn) {
 	r.c = c
 	r.call = r.attempt
 	r.once = func(fd uintptr) { r.attempt(fd) }
+	r.recv = unix.Recvmmsg
 }
 
 func (c *batchConn) Read(ms []Message) (int, error) {
@@ -63,26 +65,19 @@ func (r *receiver) attempt(fd uintptr) bool {
 	ms := r.ms
 	for i := range ms {
 		r.setBuf(i, ms[i].Buf[:cap(ms[i].Buf)])
-		h := &r.msg[i].Hdr
-		h.Namelen = unix.SizeofSockaddrInet6
-		h.SetControllen(controlSize)
-		h.Flags = 0
+		r.reset(i)
 	}
 	defer r.release(len(ms))
 	for {
-		n, e := unix.Recvmmsg(fd, r.msg[:len(ms)])
+		n, e := r.recv(fd, r.msg[:len(ms)])
 		switch e {
 		case 0:
 			r.take(n)
 			if r.n > 0 {
 				return true
 			}
-			// Everything was cut and dropped; there may be more.
-			for i := range n {
-				h := &r.msg[i].Hdr
-				h.Namelen = unix.SizeofSockaddrInet6
-				h.SetControllen(controlSize)
-				h.Flags = 0
+			for i := range n { // everything was cut and dropped; there may be more
+				r.reset(i)
 			}
 		case syscall.EAGAIN:
 			return false
@@ -95,6 +90,14 @@ func (r *receiver) attempt(fd uintptr) bool {
 			return true
 		}
 	}
+}
+
+// reset makes a header ready for what the kernel writes.
+func (r *receiver) reset(i int) {
+	h := &r.msg[i].Hdr
+	h.Namelen = unix.SizeofSockaddrInet6
+	h.SetControllen(controlSize)
+	h.Flags = 0
 }
 
 // take turns n headers into messages.

@@ -22,12 +22,14 @@ type sender struct {
 	err   error         // ends the call
 	bad   syscall.Errno // of the message where fill stopped
 	call  func(fd uintptr) bool
+	send  func(fd uintptr, h []unix.Mmsghdr) (int, syscall.Errno) // unix.Sendmmsg; tests put faults here
 }
 
 func (s *sender) init(c *batchConn) {
 	s.headers.init()
 	s.c = c
 	s.call = s.attempt
+	s.send = unix.Sendmmsg
 }
 
 func (c *batchConn) Write(ms []Message) (n int, err error) {
@@ -56,7 +58,7 @@ func (s *sender) attempt(fd uintptr) bool {
 			s.err = s.bad
 			return true
 		}
-		sent, e := unix.Sendmmsg(fd, s.msg[:n])
+		sent, e := s.send(fd, s.msg[:n])
 		s.release(n)
 		switch e {
 		case 0:
