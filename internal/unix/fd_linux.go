@@ -1,8 +1,8 @@
 package unix
 
 import (
-	"encoding/binary"
 	"syscall"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,27 +16,32 @@ func Eventfd() (int, error) {
 // EventfdSignal adds one: the descriptor becomes readable. It neither waits nor
 // allocates; a counter that is full is readable already, which is no error.
 func EventfdSignal(fd int) error {
-	var one [8]byte
-	binary.NativeEndian.PutUint64(one[:], 1)
-	_, err := Write(fd, one[:])
-	if err == syscall.EAGAIN {
-		return nil
+	one := uint64(1)
+	if e := counter(unix.SYS_WRITE, fd, &one); e != 0 && e != syscall.EAGAIN {
+		return e
 	}
-	return err
+	return nil
 }
 
 // EventfdDrain sets the counter to 0 and gives what it was. It neither waits nor
 // allocates.
 func EventfdDrain(fd int) (uint64, error) {
-	var b [8]byte
-	_, err := Read(fd, b[:])
-	if err == syscall.EAGAIN {
-		return 0, nil
+	var n uint64
+	if e := counter(unix.SYS_READ, fd, &n); e != 0 && e != syscall.EAGAIN {
+		return 0, e
 	}
-	if err != nil {
-		return 0, err
+	return n, nil
+}
+
+// counter reads or writes an event descriptor. Through unix.Read the number would have
+// to be on the heap.
+func counter(call uintptr, fd int, n *uint64) syscall.Errno {
+	for {
+		_, _, e := syscall.Syscall(call, uintptr(fd), uintptr(unsafe.Pointer(n)), 8)
+		if e != syscall.EINTR {
+			return e
+		}
 	}
-	return binary.NativeEndian.Uint64(b[:]), nil
 }
 
 // Dup duplicates a descriptor, close-on-exec. Both share one description: the
