@@ -15,28 +15,40 @@
 //  5. Every call but Poll, Arm, *Slots, Commit* and Next may sleep for a short
 //     time (a system call). None waits for a peer. None waits for an
 //     acknowledgement of an event: what Next handed out is acknowledged.
-//  6. Calls on one object come one at a time, except Close, which comes last.
+//  6. Calls on one object come one at a time, except Close, which comes last, and
+//     Waiter.Wait, beside which Next, FD and, as the last call, Close may run.
+//     Children are closed before their parents.
 //  7. Optional abilities are optional interfaces; a missing one, or an error that
 //     wraps errors.ErrUnsupported, means the same.
+//
+// Poll, Arm, *Slots, Commit* and Next must not allocate, not even when they fail:
+// verbs promises that of its own calls. Other errors should carry a syscall.Errno
+// with the meaning that it has in C, and their own text only where it says more.
 package driver
 
 import (
 	"context"
 	"errors"
-	"net/netip"
 	"time"
 
 	"github.com/verbena-rdma/verbena/ib"
 )
 
-// Provider is a source of devices.
+// Provider is a source of devices. Its dynamic type must be comparable (a pointer):
+// verbs shares devices by it.
 type Provider interface {
-	Name() string // "kernel", "soft", "fabric"
+	// Name is "kernel", "soft", "fabric".
+	Name() string
+	// Devices lists the devices that can be opened. None is no error.
 	Devices() ([]DeviceInfo, error)
+	// OpenDevice opens a device once more (ibv_open_device). Objects of two openings
+	// need not fit together.
 	OpenDevice(name string) (Context, error)
-	OpenCM() (CM, error) // errors.ErrUnsupported: this provider has no connection manager
+	// OpenCM gives the connection manager. errors.ErrUnsupported: there is none.
+	OpenCM() (CM, error)
 }
 
+// DeviceInfo names a device (struct ibv_device).
 type DeviceInfo struct {
 	Name      string
 	Path      string // /sys path, empty for soft devices
@@ -49,7 +61,8 @@ type DeviceInfo struct {
 // Notifier is how a consumer learns that Next has something.
 type Notifier interface {
 	// FD gives a non-blocking descriptor that is readable exactly while Next has
-	// an event. It may be made by the first call. The provider keeps ownership.
+	// an event, or an error to report. It may be made by the first call. The provider
+	// keeps ownership, and closes it with the object.
 	FD() (int, error)
 }
 
@@ -57,330 +70,52 @@ type Notifier interface {
 // pure Go providers. verbs then opens no descriptor unless a user asks for one,
 // and tests may run in a testing/synctest bubble.
 type Waiter interface {
+	// Wait blocks, on Go's own primitives, until Next has an event or an error, or ctx
+	// ends; then it gives ctx's error. Returning too early is allowed, returning always
+	// is not. One goroutine at a time is in Wait. It should not allocate.
 	Wait(ctx context.Context) error
 }
 
 // ErrDeviceGone is the answer of every call on a device that was removed or failed
-// for good; Close still works. Next gives it after the last event.
+// for good; Close still works. Next gives it after the last event, Poll after the last
+// completion.
 var ErrDeviceGone = errors.New("device is gone")
-
-// Moderator is an optional ability of a CQ (ibv_modify_cq).
-type Moderator interface {
-	Moderate(count int, period time.Duration) error
-}
-
-// Resizer is an optional ability of a CQ (ibv_resize_cq).
-type Resizer interface {
-	Resize(entries int) error
-}
 
 // Clock is an optional ability of a Context.
 type Clock interface {
+	// Clock gives the device's time now (ibv_query_rt_values_ex).
 	Clock() (time.Duration, error)
 }
 
-// Context is an open device.
+// Context is an open device (struct ibv_context).
 type Context interface {
 	Device() DeviceInfo
 	QueryDevice() (DeviceAttr, error)
 	QueryPort(port int) (PortAttr, error)
+	// GIDs gives the occupied entries of the GID tables of all ports, as they are now.
 	GIDs() ([]GIDEntry, error)
 	PKey(port, index int) (ib.PKey, error)
 	AllocPD() (PD, error)
 	CreateCompChannel() (CompChannel, error)
 	CreateCQ(CQConfig) (CQ, error)
+	// Async gives the device's only queue of asynchronous events, the same each time.
+	// It ends with the Context.
 	Async() AsyncQueue
+	// Close closes the device, after all objects that were made of it.
 	Close() error
 }
 
-type PD interface {
-	// RegMR registers p. The memory stays where it is, and is not freed, until the
-	// MR is closed: verbs sees to both. iova is the address of the first byte in
-	// requests, usually that of p itself.
-	RegMR(p []byte, iova uint64, a ib.Access) (MR, error)
-	CreateSRQ(SRQConfig) (SRQ, error)
-	CreateQP(QPConfig) (QP, error)
-	CreateAH(AHAttr) (AH, error)
-	Close() error
-}
-
-type MR interface {
-	Keys() (ib.LKey, ib.RKey)
-	Close() error
-}
-
-type AH interface {
-	Handle() uint64 // goes into SendSlot.AH
-	Close() error
-}
-
-// CompChannel queues one event per arm.
-type CompChannel interface {
-	Notifier
-	// Next takes one event: the handle of the CQ that fired. It never blocks.
-	Next() (cq uint64, ok bool, err error)
-	Close() error
-}
-
-type CQConfig struct {
-	Handle  uint64
-	Entries int
-	Channel CompChannel
-	Vector  int
-}
-
-type CQ interface {
-	Entries() int
-	// Poll gives entries of the provider, valid until the next Poll. None: empty slice.
-	Poll() ([]WC, error)
-	// Arm sets the one-shot notification. Completions that are already there need
-	// not fire: verbs polls again afterwards (the strict model).
-	Arm(solicited bool) error
-	Close() error
-}
-
-// WC is one completion. Only ID, Status, QPN and VendorErr are valid if Status is
-// not success.
-type WC struct {
-	ID        uint64
-	ByteLen   uint32
-	Imm       uint32 // host order; or the invalidated rkey
-	QPN       ib.QPN
-	SrcQPN    ib.QPN
-	VendorErr uint32
-	Status    ib.Status
-	Opcode    ib.WCOpcode
-	Flags     ib.WCFlags
-	SL        uint8
-	PathBits  uint8
-	SLID      ib.LID
-	PKeyIndex uint16
-}
-
-type SGE struct {
-	Addr uint64
-	Len  uint32
-	LKey ib.LKey
-}
-
-// SendSlot is a place of the provider in which verbs writes one request.
-type SendSlot struct {
-	ID      uint64
-	SGL     []SGE  // len 0, cap = MaxSendSGE of the queue pair
-	Data    []byte // inline data: len 0, cap = MaxInline
-	Addr    uint64
-	Compare uint64
-	Swap    uint64
-	AH      uint64
-	RKey    ib.RKey
-	Imm     uint32
-	QPN     ib.QPN
-	QKey    ib.QKey
-	SRQN    uint32
-	Opcode  ib.Opcode
-	Flags   ib.SendFlags
-}
-
-type RecvSlot struct {
-	ID  uint64
-	SGL []SGE
-}
-
-type QPConfig struct {
-	Handle     uint64
-	Type       ib.QPType
-	SendCQ     CQ
-	RecvCQ     CQ
-	SRQ        SRQ
-	Cap        Caps
-	SignalAll  bool
-	CreateOpts uint32
-}
-
-type Caps struct {
-	MaxSendWR, MaxRecvWR, MaxSendSGE, MaxRecvSGE, MaxInline int
-}
-
-type QP interface {
-	Num() ib.QPN
-	Caps() Caps
-	SendSlots() []SendSlot // free and contiguous, at least 1 unless the queue is full
-	CommitSend(n int) (posted int, err error)
-	RecvSlots() []RecvSlot
-	CommitRecv(n int) (posted int, err error)
-	Modify(a *QPAttr, m ib.QPAttrMask) error
-	Query(m ib.QPAttrMask) (QPAttr, error)
-	Attach(g ib.GID, l ib.LID) error
-	Detach(g ib.GID, l ib.LID) error
-	Close() error
-}
-
-type SRQConfig struct {
-	Handle               uint64
-	MaxWR, MaxSGE, Limit int
-}
-
-type SRQ interface {
-	RecvSlots() []RecvSlot
-	CommitRecv(n int) (posted int, err error)
-	Modify(maxWR, limit int) error
-	Query() (maxWR, limit int, err error)
-	Close() error
-}
-
-// AsyncQueue gives asynchronous events of a device.
+// AsyncQueue gives the asynchronous events of a device (ibv_get_async_event).
 type AsyncQueue interface {
 	Notifier
+	// Next takes one event, acknowledged. It never blocks.
 	Next() (AsyncEvent, bool, error)
 }
 
+// AsyncEvent is struct ibv_async_event. An event about an object may come after the
+// object was closed: verbs finds that out by the handle.
 type AsyncEvent struct {
 	Type   ib.EventType
 	Handle uint64 // of the CQ, QP, SRQ or WQ that it is about
 	Port   int
-}
-
-// CM opens channels of the connection manager.
-type CM interface {
-	OpenChannel() (CMChannel, error)
-}
-
-type CMChannel interface {
-	Notifier
-	// Next takes one event, acknowledged. The event's bytes are copies.
-	Next() (CMEvent, bool, error)
-	CreateID(handle uint64, ps ib.PortSpace, t ib.QPType) (CMID, error)
-	Close() error
-}
-
-// CMID never owns a queue pair: verbs made it, cm moves it through its states with
-// the attributes from InitQPAttr.
-type CMID interface {
-	SetHandle(uint64)
-	Info() CMInfo
-	BindAddr(a netip.AddrPort) error
-	ResolveAddr(src, dst netip.AddrPort, limit time.Duration) error
-	ResolveRoute(limit time.Duration) error
-	InitQPAttr(s ib.QPState) (QPAttr, ib.QPAttrMask, error)
-	Listen(backlog int) error
-	Connect(ConnParam) error
-	Accept(ConnParam) error
-	Reject(private []byte) error
-	Establish() error
-	Notify(ib.EventType) error
-	Disconnect() error
-	Migrate(CMChannel) error
-	SetOption(level, name int, value []byte) error
-	Join(group netip.Addr, f ib.JoinFlags, handle uint64) error
-	Leave(group netip.Addr) error
-	Close() error
-}
-
-type CMInfo struct {
-	Device        string
-	Port          int
-	Local, Remote netip.AddrPort
-}
-
-type CMEvent struct {
-	Type    ib.CMEventType
-	Handle  uint64 // the id; for a request the listener
-	Child   CMID   // request only
-	Status  int    // 0, -errno, or the transport's reject code
-	Conn    ConnParam
-	UD      UDParam
-	Private []byte
-}
-
-type ConnParam struct {
-	Private            []byte
-	ResponderResources uint8
-	InitiatorDepth     uint8
-	FlowControl        bool
-	RetryCount         uint8
-	RNRRetryCount      uint8
-	SRQ                bool
-	QPN                ib.QPN
-}
-
-type UDParam struct {
-	AH   AHAttr
-	QPN  ib.QPN
-	QKey ib.QKey
-}
-
-type DeviceAttr struct {
-	Firmware                                  string
-	NodeGUID, SysImageGUID                    ib.GUID
-	VendorID, VendorPartID, HWVersion         uint32
-	Caps                                      ib.DeviceCaps
-	MaxMRSize                                 uint64
-	PageSizes                                 uint64
-	MaxQP, MaxQPWR, MaxSGE, MaxSGERead        int
-	MaxCQ, MaxCQE, MaxMR, MaxPD, MaxMW, MaxAH int
-	MaxQPRDAtomic, MaxQPInitRDAtomic          int
-	MaxSRQ, MaxSRQWR, MaxSRQSGE               int
-	MaxMcastGroups, MaxMcastQPAttach          int
-	MaxPKeys, Ports, CompVectors              int
-	Atomic                                    ib.AtomicCap
-	AckDelay                                  time.Duration
-	MaxModerationCount                        int
-	MaxModerationPeriod                       time.Duration
-	MaxDMSize                                 uint64
-	ODP                                       ib.ODPCaps
-}
-
-type PortAttr struct {
-	State             ib.PortState
-	Phys              ib.PhysState
-	Link              ib.LinkLayer
-	MaxMTU, ActiveMTU ib.MTU
-	GIDs, PKeys       int
-	MaxMessage        uint32
-	LID, SMLID        ib.LID
-	Caps              ib.PortCaps
-	Caps2             ib.PortCaps2
-	SpeedMbps         int // lanes × lane speed
-}
-
-type GIDEntry struct {
-	GID     ib.GID
-	Index   int
-	Port    int
-	Type    ib.GIDType
-	IfIndex int
-}
-
-type AHAttr struct {
-	DGID         ib.GID
-	SGIDIndex    int
-	FlowLabel    uint32
-	HopLimit     uint8
-	TrafficClass uint8
-	DLID         ib.LID
-	SL           uint8
-	PathBits     uint8
-	Rate         ib.Rate
-	Global       bool
-	Port         int
-}
-
-// QPAttr: times are times; the 5-bit codes live in providers only.
-type QPAttr struct {
-	State, CurState                  ib.QPState
-	PathMTU                          ib.MTU
-	PathMigState                     ib.MigState
-	QKey                             ib.QKey
-	RQPSN, SQPSN                     ib.PSN
-	DestQPN                          ib.QPN
-	Access                           ib.Access
-	Cap                              Caps
-	AH, AltAH                        AHAttr
-	PKeyIndex, AltPKeyIndex          int
-	SQDNotify, SQDraining            bool
-	MaxRDAtomic, MaxDestRDAtomic     int
-	MinRNRTimer, Timeout, AltTimeout time.Duration
-	Port, AltPort                    int
-	RetryCount, RNRRetry             int // RNRRetry 7: for ever
-	RateLimitKbps                    int
 }
