@@ -1,32 +1,104 @@
 // Package mem is the memory of a device: keys, regions, protection domains, bounds
-// (IBTA Vol 1 ch. 10.6). It has no lock: the table is read through an immutable
-// snapshot, and a region counts its users with an atomic word.
+// (IBTA Vol 1 ch. 10.6). It has no lock: look-ups read a snapshot of the table, and a
+// region counts its users with an atomic word.
+//
+// # Keys
+//
+// A region has one number, which is its L_Key and, if it gives remote rights, its R_Key.
+// All 32 bits come from the random source, so that a peer that guesses has one chance
+// in 2^32 for each region, and a wrong guess costs it its queue pair. 0 is never a key.
+// The last 256 keys that were freed are not used again.
+//
+// # Invalidation
+//
+// A region that is registered with ib.MWBind is invalidable: LOCAL_INV and SEND with
+// invalidate take its remote rights away, once, as they do with a memory window (IBTA
+// Vol 1 §10.6.7.2); local use of it goes on. Ordinary regions refuse (an L_Key of
+// ibv_reg_mr is not in the list of §10.6.5), so that a peer cannot take memory away that
+// nobody meant it to.
 package mem
 
-import "github.com/verbena-rdma/verbena/ib"
+import (
+	"errors"
+	"sync/atomic"
+
+	"github.com/verbena-rdma/verbena/ib"
+)
 
 // Domain is the number of a protection domain.
 type Domain uint32
 
-// Table holds the regions of a device. Register and Remove must not run at the same
-// time (the device has a lock for them); look-ups may run at any time.
-type Table struct{}
+// Why memory cannot be registered.
+var (
+	ErrEmpty  = errors.New("mem: region of no bytes")
+	ErrWrap   = errors.New("mem: region passes the end of the address space")
+	ErrAccess = errors.New("mem: RemoteWrite and RemoteAtomic need LocalWrite")
+	ErrFlags  = errors.New("mem: access flags that are unknown or not supported")
+	ErrAlign  = errors.New("mem: RemoteAtomic needs an iova that is congruent to the address modulo 8")
+)
 
-// NewTable takes the source of the unpredictable part of keys.
-func NewTable(rand func() uint32) *Table { return &Table{} }
+// Access flags: those that mean something here, and those that ask for what cannot be
+// had. Bits 20 to 29 are hints, known or not (IBV_ACCESS_OPTIONAL_RANGE).
+const (
+	known    = ib.LocalWrite | ib.RemoteAny | ib.MWBind | ib.ZeroBased | ib.HugeTLB
+	optional = ib.Access(0x3ff) << 20
+)
 
-// Region is a piece of registered memory.
-type Region struct{}
-
-func (r *Region) LKey() ib.LKey { return 0 }
-func (r *Region) RKey() ib.RKey { return 0 }
-
-// Register makes a region of p whose first byte has the address iova in requests.
-func (t *Table) Register(d Domain, p []byte, iova uint64, a ib.Access) (*Region, error) {
-	return nil, nil
+// Region is a piece of registered memory. Its methods may be called from any goroutine.
+type Region struct {
+	state  atomic.Uint32 // users, and the two flags below
+	key    uint32
+	domain Domain
+	access ib.Access
+	iova   uint64
+	p      []byte
 }
 
-// Remove takes the region out of the table: look-ups that start later fail. Idle
-// reports whether none is using its memory any more; once true it stays true.
-func (t *Table) Remove(r *Region) {}
-func (r *Region) Idle() bool      { return true }
+// Flags of Region.state; the rest counts users.
+const (
+	removed uint32 = 1 << 31
+	revoked uint32 = 1 << 30 // remote rights are gone
+	users   uint32 = revoked - 1
+)
+
+// LKey gives the key for local use.
+func (r *Region) LKey() ib.LKey { return ib.LKey(r.key) }
+
+// RKey gives the key for peers: 0, which is never a key, if the region gives them no
+// right.
+func (r *Region) RKey() ib.RKey {
+	if r.access&(ib.RemoteAny|ib.MWBind) == 0 {
+		return 0
+	}
+	return ib.RKey(r.key)
+}
+
+// Len gives the number of bytes.
+func (r *Region) Len() int { return len(r.p) }
+
+// Domain gives the protection domain.
+func (r *Region) Domain() Domain { return r.domain }
+
+// Access gives the rights it was registered with.
+func (r *Region) Access() ib.Access { return r.access }
+
+// Idle reports whether a removed region is used by none any more: its memory may be
+// freed. Once true it stays true. It is false before Table.Remove.
+func (r *Region) Idle() bool { return r.state.Load()&^revoked == removed }
+
+// Release ends a use that Acquire began.
+func (r *Region) Release() { r.state.Add(^uint32(0)) }
+
+// acquire counts a user, unless the region was removed, or mask names another flag that
+// is set. It never counts one, not even for a moment, after removal: so Idle stays true.
+func (r *Region) acquire(mask uint32) bool {
+	for {
+		s := r.state.Load()
+		if s&(removed|mask) != 0 || s&users == users {
+			return false
+		}
+		if r.state.CompareAndSwap(s, s+1) {
+			return true
+		}
+	}
+}

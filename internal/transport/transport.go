@@ -4,6 +4,27 @@
 // packets, completions, events and the time at which it wants to be called again.
 //
 // A QP is used by one goroutine at a time; its owner has the lock.
+//
+// # How to drive it
+//
+// After every call that may change something (CommitSend, CommitRecv, Receive, Advance,
+// Modify) the owner calls Transmit until it says that there is no more, then takes
+// Completions and Events, then looks at Deadline. All of these calls, Transmit too, may
+// complete requests and change the state, as memory can vanish at any moment. Advance
+// may be called early or late, and a deadline that moved to a later time need not be set
+// anew.
+//
+// A queue pair in the error state may still owe its peer an answer: the fatal NAK, or
+// the acknowledgement of what it has delivered. So Transmit is called after every
+// change of state as well.
+//
+// # What is where
+//
+// The files are named after the parts of IBTA Vol 1 ch. 9: requester (posted requests to
+// packets), completer (responses), responder and responder_read (requests of the peer),
+// retry (timers and recovery), congestion (how much may be in flight). Unreliable
+// services and shared receive queues have no code yet; the places where they branch off
+// are New, Receive and recvQueue.
 package transport
 
 import (
@@ -11,84 +32,56 @@ import (
 
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/internal/mem"
-	"github.com/verbena-rdma/verbena/internal/wire"
 	"github.com/verbena-rdma/verbena/verbs/driver"
 )
+
+// Limits of a queue pair; New and Modify refuse more.
+const (
+	MaxWR       = 1 << 15 // of each queue
+	MaxSGE      = 32      // of each request
+	MaxInline   = 1024    // bytes of each send request
+	MaxRDAtomic = 128     // READs and atomics outstanding, in each direction
+	MaxMessage  = 1 << 31 // bytes (IBTA Vol 1 §9.7.3)
+)
+
+// Our own choices.
+const (
+	defaultWindow  = 64 << 10               // what a socket buffer of 208 KiB surely holds
+	packetOverhead = 256                    // what a packet costs of it beside its payload
+	minWindowPSNs  = 64                     // packets that may be in flight whatever the window
+	ackEvery       = 16                     // packets of a long message between requests for an ACK
+	cnpInterval    = 50 * time.Microsecond  // between two CNPs to a peer (annex A17.9.3)
+	minProbe       = 500 * time.Microsecond // before a silent peer is probed
+	firstProbe     = 20 * time.Millisecond  // the same when no round trip was measured yet
+	maxProbe       = 2 * time.Second
+)
+
+// never is a time that does not come.
+const never = time.Duration(1<<63 - 1)
 
 // Config of a queue pair.
 type Config struct {
 	QPN       ib.QPN
-	Type      ib.QPType
+	Type      ib.QPType // only ib.RC yet
 	Caps      driver.Caps
 	SignalAll bool
 	Domain    mem.Domain
 	Memory    *mem.Table
 }
 
-// QP is the protocol machine of one queue pair.
-type QP struct{}
-
-// New makes a queue pair in RESET.
-func New(c Config) (*QP, error) { return &QP{}, nil }
-
-// Modify changes attributes and state (IBTA Vol 1 §11.2.5.2). The caller has checked
-// the transition; values are checked here. On error nothing has changed.
-func (q *QP) Modify(now time.Duration, a *driver.QPAttr, m ib.QPAttrMask) error { return nil }
-
-// Query gives all attributes.
-func (q *QP) Query() driver.QPAttr { return driver.QPAttr{} }
-
-func (q *QP) State() ib.QPState { return 0 }
-
-// SendSlots gives the free places of the send queue that follow one another, at least
-// one unless the queue is full; CommitSend posts the first n. See driver.QP.
-func (q *QP) SendSlots() []driver.SendSlot { return nil }
-func (q *QP) CommitSend(n int)             {}
-func (q *QP) RecvSlots() []driver.RecvSlot { return nil }
-func (q *QP) CommitRecv(n int)             {}
-
-// Receive takes a packet that is addressed to this queue pair: ICRC, addresses and
-// P_Key have been checked. It does not keep p or its payload.
-func (q *QP) Receive(now time.Duration, p *wire.Packet) {}
-
-// Congested says that a packet of the peer carried a congestion mark; the machine
-// answers with at most one CNP per interval (annex A17.9.3).
-func (q *QP) Congested(now time.Duration) {}
-
-// Advance says that time has passed.
-func (q *QP) Advance(now time.Duration) {}
-
-// Deadline gives the time at which Advance must be called; false: no timer runs.
-func (q *QP) Deadline() (time.Duration, bool) { return 0, false }
-
-// Transmit appends packets that may be sent now. more means that out was full.
-func (q *QP) Transmit(now time.Duration, out *Output) (more bool) { return false }
-
-// AckPending reports whether Transmit would send nothing but acknowledgements, which
-// may wait a moment for data to travel with.
-func (q *QP) AckPending() bool { return false }
-
-// SetWindow bounds the bytes that are on their way to the peer, or asked of it, at any
-// time: what its socket buffer is known to hold.
-func (q *QP) SetWindow(bytes int) {}
-
 // Output collects packets for one peer.
 type Output struct {
 	Buf  []byte // one packet behind the other, each from BTH to four bytes for the ICRC
 	Ends []int  // where each packet ends
-	Max  int    // do not grow Buf beyond this
+	Max  int    // do not grow Buf beyond this; at least MaxPacket
 }
+
+// MaxPacket is the room that any one packet fits in.
+const MaxPacket = 4096 + 64
 
 // Completion is a finished request.
 type Completion struct {
 	driver.WC
 	Recv      bool // for the receive queue's CQ
-	Solicited bool // counts for a solicited-only arm
+	Solicited bool // counts for a solicited-only arm; failures do
 }
-
-// Completions gives what has been completed since the last call, in order. The slice
-// is valid until the next call of any method.
-func (q *QP) Completions() []Completion { return nil }
-
-// Events gives the asynchronous events since the last call.
-func (q *QP) Events() []ib.EventType { return nil }
