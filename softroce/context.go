@@ -144,17 +144,11 @@ func (d *device) info() driver.DeviceInfo {
 	return driver.DeviceInfo{
 		Name:      DeviceName,
 		GUID:      d.guid,
-		NodeType:  nodeTypeCA,
-		Transport: transportIB,
+		NodeType:  ib.NodeCA,
+		Transport: ib.TransportIB,
 		Index:     0,
 	}
 }
-
-// ibv_node_type and ibv_transport_type.
-const (
-	nodeTypeCA  ib.NodeType  = 1
-	transportIB ib.Transport = 0
-)
 
 func (c *deviceContext) Device() driver.DeviceInfo { return c.d.info() }
 
@@ -178,7 +172,7 @@ func (c *deviceContext) QueryDevice() (driver.DeviceAttr, error) {
 		VendorID:            vendorID,
 		VendorPartID:        1,
 		HWVersion:           1,
-		Caps:                0,
+		Caps:                ib.CapPortActiveEvent | ib.CapSysImageGUID | ib.CapRCRNRNAKGen | ib.CapCurQPStateMod,
 		MaxMRSize:           maxMRSize,
 		PageSizes:           0xFFFFF000,
 		MaxQP:               maxQP,
@@ -201,12 +195,6 @@ func (c *deviceContext) QueryDevice() (driver.DeviceAttr, error) {
 	}, nil
 }
 
-// ibv_port_phys_state.
-const (
-	physDisabled ib.PhysState = 3
-	physLinkUp   ib.PhysState = 5
-)
-
 func checkPort(port int) error {
 	if port != portNumber {
 		return fmt.Errorf("softroce: port %d, there is port %d: %w", port, portNumber, syscall.EINVAL)
@@ -228,7 +216,7 @@ func (c *deviceContext) QueryPort(n int) (driver.PortAttr, error) {
 	}
 	a := driver.PortAttr{
 		State:     ib.PortActive,
-		Phys:      physLinkUp,
+		Phys:      ib.PhysLinkUp,
 		Link:      ib.LinkEthernet,
 		MaxMTU:    ib.MTU4096,
 		ActiveMTU: p.mtu(),
@@ -239,7 +227,7 @@ func (c *deviceContext) QueryPort(n int) (driver.PortAttr, error) {
 		SpeedMbps:  speedMbps,
 	}
 	if !p.isUp() {
-		a.State, a.Phys = ib.PortDown, physDisabled
+		a.State, a.Phys = ib.PortDown, ib.PhysDisabled
 	}
 	return a, nil
 }

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -29,7 +30,11 @@ type manager interface {
 	// deviceRemoved says that the device is gone; no datagram follows.
 	deviceRemoved()
 
-	// close ends everything; nothing of the device is used after it returns.
+	// addressesChanged says that addresses of the device came or went.
+	addressesChanged()
+
+	// close ends everything. It is called while datagrams can still be sent; nothing of
+	// the device is used after it returns.
 	close()
 }
 
@@ -43,6 +48,7 @@ type device struct {
 	guid   ib.GUID
 	stats  counters
 	timers timerQueue
+	news   timer // addresses have changed
 	qps    registry
 	port   port
 	eps    endpoints
@@ -78,6 +84,7 @@ func newDevice(cfg *Config, seed [32]byte) *device {
 		contexts: make(map[*deviceContext]struct{}),
 	}
 	d.timers.start = time.Now()
+	d.news.f = d.onNews
 	// A locally administered EUI-64, new for each process: peers know connections by
 	// GUID and number, and must not take ours for those of a predecessor.
 	d.guid = ib.GUID(d.rand64()&^(1<<56) | 1<<57)
@@ -137,16 +144,15 @@ func (d *device) close()  { d.end(deviceClosed) }
 
 func (d *device) end(s uint32) {
 	m := d.managerOrNil()
+	if m != nil && s == deviceClosed {
+		m.close() // says goodbye to its peers, while it can
+	}
 	if !d.state.CompareAndSwap(deviceUp, s) {
-		if s == deviceClosed && d.state.CompareAndSwap(deviceGone, s) && m != nil {
-			m.close()
-		}
+		d.state.CompareAndSwap(deviceGone, s)
 		return
 	}
 	if m != nil && s == deviceGone {
 		m.deviceRemoved()
-	} else if m != nil {
-		m.close()
 	}
 	for _, q := range d.qps.all() {
 		q.fail()
@@ -167,6 +173,24 @@ func (d *device) openings() []*deviceContext {
 		all = append(all, c)
 	}
 	return all
+}
+
+// tell gives events of the port to who is concerned.
+func (d *device) tell(events []ib.EventType) {
+	for _, e := range events {
+		d.raise(e)
+	}
+	if slices.Contains(events, ib.EventGIDChange) {
+		// Who asked for the addresses may have locks.
+		d.schedule(&d.news, 0)
+	}
+}
+
+// onNews tells the connection manager that addresses have changed.
+func (d *device) onNews(time.Duration) {
+	if m := d.managerOrNil(); m != nil {
+		m.addressesChanged()
+	}
 }
 
 // raise gives an event that concerns the device or its port to all openings.

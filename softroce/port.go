@@ -77,9 +77,7 @@ func (p *port) refresh() error {
 	p.mu.Lock()
 	events, err := p.update()
 	p.mu.Unlock()
-	for _, e := range events {
-		p.d.raise(e)
-	}
+	p.d.tell(events)
 	return err
 }
 
@@ -330,7 +328,5 @@ func (p *port) setLink(up bool) {
 	events := p.settleState()
 	p.mu.Unlock()
 	p.d.eps.setLink(up)
-	for _, e := range events {
-		p.d.raise(e)
-	}
+	p.d.tell(events)
 }

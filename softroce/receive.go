@@ -14,29 +14,6 @@ const (
 	maxPacket = wire.MaxHeader + 4096 + wire.ICRCLen
 )
 
-// Services, the upper three bits of an opcode.
-const (
-	serviceRC = 0
-	serviceUC = 1
-	serviceUD = 3
-)
-
-const opCNP wire.Opcode = 0x81
-
-// knownOpcodes are those of IBTA Vol 1 table 38 that RoCEv2 peers use.
-var knownOpcodes = func() (t [256]bool) {
-	for op := 0x00; op <= 0x14; op++ {
-		t[op] = true
-	}
-	t[0x16], t[0x17] = true, true
-	for op := 0x20; op <= 0x2B; op++ {
-		t[op] = true
-	}
-	t[0x64], t[0x65] = true, true
-	t[opCNP] = true
-	return t
-}()
-
 // receive handles messages. e.rx is held.
 func (e *endpoint) receive(ms []netio.Message) {
 	c := &e.d.stats
@@ -82,7 +59,7 @@ func (e *endpoint) packetIn(now time.Duration, held *qp, b []byte, m *netio.Mess
 		return held, dropLength
 	}
 	op := wire.Opcode(b[0])
-	if !knownOpcodes[op] {
+	if !op.Known() {
 		return held, dropOpcode
 	}
 	if b[1]&0x0F != 0 {
@@ -97,7 +74,7 @@ func (e *endpoint) packetIn(now time.Duration, held *qp, b []byte, m *netio.Mess
 	if q == nil {
 		return held, dropNoQP
 	}
-	if op>>5 != serviceRC && op != opCNP {
+	if op.Service() != wire.ServiceRC && op != wire.CNP {
 		return held, dropService
 	}
 	peer := q.peer.Load()
@@ -203,7 +180,7 @@ func (e *endpoint) managementIn(b []byte, m *netio.Message, k int) drop {
 	if cm == nil {
 		return dropNoManager
 	}
-	if wire.Opcode(b[0])>>5 != serviceUD {
+	if wire.Opcode(b[0]).Service() != wire.ServiceUD {
 		return dropService
 	}
 	if pkey := ib.PKey(b[2])<<8 | ib.PKey(b[3]); pkey&0x7FFF != defaultPKey&0x7FFF {
