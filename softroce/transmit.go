@@ -1,6 +1,7 @@
 package softroce
 
 import (
+	"fmt"
 	"net/netip"
 
 	"github.com/verbena-rdma/verbena/internal/netio"
@@ -77,6 +78,9 @@ func (e *endpoint) write(msgs []netio.Message) {
 func (d *device) sendMAD(local, remote netip.Addr, mad []byte, tos uint8) error {
 	if err := d.err(); err != nil {
 		return err
+	}
+	if err := checkAddr(remote); err != nil {
+		return fmt.Errorf("softroce: management datagram to nobody: %w", err)
 	}
 	e, err := d.endpoint(local)
 	if err != nil {
