@@ -262,8 +262,9 @@ func TestAllocs(t *testing.T) {
 		if _, _, err := ConsumeRemote(b); err != nil {
 			t.Fatal(err)
 		}
-		AckTimeout(time.Second)
-		RNRTimer(time.Second)
+		if AckTimeout(time.Second) != 18 || RNRTimer(time.Second) != 0 {
+			t.Fatal("wrong codes")
+		}
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
