@@ -110,7 +110,7 @@ func (q *QP) transmitRequests(now time.Duration, out *Output) (more bool) {
 				break // IBTA Vol 1 §9.7.3.1: outstanding READs are bounded
 			}
 			if p.Opcode == ib.OpRead {
-				n = min(q.cc.readPackets(q.mtu, q.attr.MaxRDAtomic), uint32(w.end()-r.send))
+				n = q.readPart(w, r.send)
 			}
 		}
 		cost := q.cost(w, r.send, r.send+seq(n))
@@ -198,8 +198,32 @@ func (q *QP) start() bool {
 	r.next += seq(w.n)
 	if requests[p.Opcode].reads {
 		r.reads++
+		n := q.cc.readPackets(q.mtu, q.attr.MaxRDAtomic)
+		w.parts = [2]parts{{0, n}, {0, n}}
 	}
 	return true
+}
+
+// readPart gives the packets that the READ request at s asks for. A long READ is asked
+// for in parts, as the window allows, with the sequence numbers of the one READ. For the
+// peer each part is a READ of its own, and what is asked for again must not leave it
+// (§9.7.5.1.3). So every request goes to the end of its part, and only what was never
+// asked for is cut in another way: when the window has changed, and all that was cut in
+// the way before the last has arrived.
+func (q *QP) readPart(w *wqe, s seq) uint32 {
+	r := &q.req
+	at := uint32(s - w.first)
+	c := &w.parts
+	if s == r.max && r.una >= w.first+seq(c[1].base) {
+		if n := q.cc.readPackets(q.mtu, q.attr.MaxRDAtomic); n != c[1].size {
+			c[0], c[1] = c[1], parts{at, n}
+		}
+	}
+	p, end := c[1], w.n
+	if at < p.base {
+		p, end = c[0], p.base
+	}
+	return min(end-at, p.size-(at-p.base)%p.size)
 }
 
 // packets gives the number of packets of a message of n bytes (IBTA Vol 1 §9.7.2).

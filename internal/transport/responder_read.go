@@ -91,8 +91,8 @@ func (r *replay) send(i uint64, a, b uint32) {
 		r.pending++
 		x.end = b
 	} else {
-		b = max(b, x.end)
-		x.end = b
+		a = min(a, x.cur)
+		x.end = max(b, x.end)
 	}
 	x.cur, x.run = a, a
 }

@@ -192,7 +192,8 @@ func (q *QP) roundTrip(d time.Duration) {
 
 // sendProbe sends one packet again: the last, which shows whether the end of a burst was
 // lost, and the oldest in turn, for which the peer may wait without saying so a second
-// time. Of a READ it asks for one packet of the response.
+// time. Of a READ it asks for the last packet of the response, or for all that is missing
+// of the oldest part: a part of a READ must not begin in its middle for the peer.
 func (q *QP) sendProbe(now time.Duration, out *Output) (full bool) {
 	r := &q.req
 	q.retry.probe = false
@@ -213,7 +214,11 @@ func (q *QP) sendProbe(now time.Duration, out *Output) (full bool) {
 		q.retry.probe = true
 		return true
 	}
-	if q.emit(out, i, s, 1, true) != mem.OK {
+	n := uint32(1)
+	if s == r.una && q.sq.slot(i).Opcode == ib.OpRead {
+		n = q.readPart(q.sq.wqe(i), s)
+	}
+	if q.emit(out, i, s, n, true) != mem.OK {
 		return false
 	}
 	r.relaxed = r.max

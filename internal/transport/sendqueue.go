@@ -13,7 +13,12 @@ type wqe struct {
 	first seq    // of its first packet
 	n     uint32 // packets; a READ has as many as its response
 	len   uint32 // bytes
+	parts [2]parts
 }
+
+// parts says how a long READ is cut: from packet base on, each READ request asks for
+// size packets. The second takes over from the first at its base.
+type parts struct{ base, size uint32 }
 
 func (w *wqe) end() seq { return w.first + seq(w.n) }
 

@@ -1,0 +1,894 @@
+package transport
+
+import (
+	"bytes"
+	"encoding/binary"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/internal/mem"
+	"github.com/verbena-rdma/verbena/internal/wire"
+	"github.com/verbena-rdma/verbena/verbs/driver"
+)
+
+var (
+	simSeeds = flag.Int("sim.seeds", 2000, "seeds of the random simulation")
+	simSeed  = flag.Uint64("sim.seed", 0, "run this one seed only, with a log")
+)
+
+// TestSimulation (C-310) lets random requests run over a random network in virtual
+// time. Whatever is lost, repeated, late or out of order:
+//
+//   - each SEND and each WRITE with immediate completes one receive, in order, with its
+//     bytes and its immediate data;
+//   - each WRITE and READ moves its bytes and no other;
+//   - each atomic is executed once, in order;
+//   - each posted request completes once, in order, unsignaled ones not at all unless
+//     they fail;
+//   - nothing is left over when no packet flies and no timer runs.
+//
+// In some runs a queue pair is closed, a region is removed, or a limit is small, so that
+// requests fail: then what completed successfully must have happened, and the rest must
+// complete too.
+func TestSimulation(t *testing.T) {
+	t.Parallel()
+	if *simSeed != 0 {
+		if err := simulate(*simSeed, true); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	n := *simSeeds
+	if testing.Short() {
+		n = min(n, 200)
+	}
+	if raceEnabled {
+		n = min(n, max(n/10, 50))
+	}
+	var next atomic.Uint64
+	var wg sync.WaitGroup
+	var total simTotals
+	for range runtime.GOMAXPROCS(0) {
+		wg.Go(func() {
+			for {
+				seed := next.Add(1)
+				if seed > uint64(n) || t.Failed() {
+					return
+				}
+				if err := simulate(seed, false, &total); err != nil {
+					t.Errorf("seed %d: %v\nreplay: go test ./internal/transport -run TestSimulation -sim.seed=%d", seed, err, seed)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	t.Logf("%d seeds: %v", n, &total)
+	total.check(t, n)
+}
+
+// simTotals shows that the simulation does what it is meant to do.
+type simTotals struct {
+	mu                          sync.Mutex
+	packets, lost, repeated     int
+	requests, failed, flushed   int
+	recoveries, timeouts, rnrs  uint64
+	probes, replays, duplicates uint64
+}
+
+func (s *simTotals) String() string {
+	return fmt.Sprintf("%d requests, %d failed, %d flushed; %d packets, %d lost, %d repeated; %d recoveries, %d timeouts, %d RNR, %d probes, %d replays, %d duplicates",
+		s.requests, s.failed, s.flushed, s.packets, s.lost, s.repeated, s.recoveries, s.timeouts, s.rnrs, s.probes, s.replays, s.duplicates)
+}
+
+func (s *simTotals) check(t *testing.T, seeds int) {
+	if seeds < 50 || t.Failed() {
+		return
+	}
+	for name, n := range map[string]uint64{
+		"lost packets": uint64(s.lost), "repeated packets": uint64(s.repeated), "failed requests": uint64(s.failed),
+		"flushed requests": uint64(s.flushed), "recoveries": s.recoveries, "timeouts": s.timeouts, "RNR": s.rnrs,
+		"probes": s.probes, "replays": s.replays, "duplicates": s.duplicates,
+	} {
+		if n == 0 {
+			t.Errorf("the simulation has no %s", name)
+		}
+	}
+}
+
+const (
+	simROM   = 32 << 10 // bytes that never change: sources
+	simSlot  = 12 << 10 // one message
+	simSlots = 48
+	simSlot0 = simROM + 4096
+	simWords = simROM // 64 words for atomics
+	simSize  = simSlot0 + simSlots*simSlot
+	simBase  = 0x7000_0000_0000
+	poison   = 0xA5
+)
+
+var simPattern = pattern(make([]byte, simROM), 4711)
+
+// sim is one run.
+type sim struct {
+	rng    *rand.Rand
+	now    time.Duration
+	events simHeap
+	order  uint64
+	ends   []*simEnd
+	loud   bool
+	log    []string
+	err    error
+
+	loss, dup, late       float64 // probabilities
+	delay, jitter, behind time.Duration
+	outMax                int
+	lazyAck               bool
+	chaos                 bool // requests may fail
+	total                 simTotals
+}
+
+type simEvent struct {
+	at    time.Duration
+	order uint64
+	kind  uint8
+	end   *simEnd
+	b     []byte
+}
+
+const (
+	simPacket uint8 = iota
+	simTimer
+	simFlush
+	simWork
+	simClose
+	simRemove
+)
+
+// simEnd is one queue pair.
+type simEnd struct {
+	s       *sim
+	i       int
+	q       *QP
+	peer    *simEnd
+	table   *mem.Table
+	buf     []byte
+	mr      *mem.Region
+	free    []int // slots of buf
+	out     Output
+	timerAt time.Duration // of the earliest timer event in the heap; 0: none
+	flushAt bool
+
+	toPost   int
+	ahead    int // receives that may be posted
+	sends    []simSend
+	sendHead int
+	recvs    []int // slots, in order; -1: empty list
+	recvHead int
+	expect   []simMsg // what the peer's receives will get
+	expHead  int
+	dead     bool // closed, or broken by a removal somewhere
+
+	counter uint64 // FETCH_ADDs that are known to be executed, of those on my word at the peer
+	cas     uint64 // value of my CAS word at the peer
+	chase   uint64 // value that the posted CASes will leave
+	posted  uint64 // FETCH_ADDs posted
+}
+
+type simSend struct {
+	op     ib.Opcode
+	flags  ib.SendFlags
+	n      int
+	rom    int // offset of the source
+	local  int // slot here (READ, atomics), -1
+	remote int // slot there (WRITE), -1
+	imm    uint32
+	want   uint64 // result of an atomic
+}
+
+// simMsg is a message that consumes a receive.
+type simMsg struct {
+	write bool // with immediate: no bytes in the receive
+	n     int
+	rom   int
+	imm   uint32
+	flag  ib.WCFlags
+	se    bool
+}
+
+func simulate(seed uint64, loud bool, total ...*simTotals) (err error) {
+	s := &sim{rng: rand.New(rand.NewPCG(seed, 0xbeef)), loud: loud}
+	defer func() {
+		if r := recover(); r != nil {
+			stack := make([]byte, 8<<10)
+			err = fmt.Errorf("panic: %v\n%s", r, stack[:runtime.Stack(stack, false)])
+		}
+		if err != nil && loud {
+			err = fmt.Errorf("%w\n%s", err, strings.Join(s.log, "\n"))
+		}
+	}()
+	s.build()
+	s.run()
+	if s.err == nil {
+		s.finish()
+	}
+	for _, t := range total {
+		s.addTo(t)
+	}
+	return s.err
+}
+
+func (s *sim) addTo(t *simTotals) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.packets += s.total.packets
+	t.lost += s.total.lost
+	t.repeated += s.total.repeated
+	t.requests += s.total.requests
+	t.failed += s.total.failed
+	t.flushed += s.total.flushed
+	for _, e := range s.ends {
+		st := e.q.Stats()
+		t.recoveries += st.Recoveries
+		t.timeouts += st.Timeouts
+		t.rnrs += st.RNRsReceived
+		t.probes += st.Probes
+		t.replays += st.ReadsRepeated
+		t.duplicates += st.Duplicates
+	}
+}
+
+func (s *sim) fail(format string, v ...any) {
+	if s.err == nil {
+		s.err = fmt.Errorf("at %v: "+format, append([]any{s.now}, v...)...)
+	}
+}
+
+func (s *sim) note(format string, v ...any) {
+	if s.loud {
+		s.log = append(s.log, fmt.Sprintf("%12v  ", s.now)+fmt.Sprintf(format, v...))
+	}
+}
+
+func pick[T any](r *rand.Rand, v ...T) T { return v[r.IntN(len(v))] }
+
+func (s *sim) build() {
+	r := s.rng
+	s.loss = pick(r, 0, 0, 0.005, 0.02, 0.05, 0.1)
+	s.dup = pick(r, 0, 0, 0.01, 0.05)
+	s.late = pick(r, 0, 0, 0.01, 0.1)
+	s.delay = pick(r, time.Microsecond, 20*time.Microsecond, 300*time.Microsecond)
+	s.jitter = pick(r, 0, 0, time.Microsecond, 10*time.Microsecond)
+	s.behind = pick(r, 5*time.Microsecond, 100*time.Microsecond, time.Millisecond)
+	s.outMax = pick(r, MaxPacket, 3*MaxPacket, 64<<10)
+	s.lazyAck = r.IntN(2) == 0
+	s.chaos = r.IntN(5) == 0
+	pairs := pick(r, 1, 1, 2, 3)
+	tables := [2]*mem.Table{mem.NewTable(r.Uint32), mem.NewTable(r.Uint32)}
+	for i := range 2 * pairs {
+		e := &simEnd{s: s, i: i, table: tables[i%2], buf: make([]byte, simSize)}
+		for j := range e.buf {
+			e.buf[j] = poison
+		}
+		copy(e.buf, simPattern)
+		clear(e.buf[simWords:simSlot0])
+		for j := range simSlots {
+			e.free = append(e.free, j)
+		}
+		r.Shuffle(simSlots, func(i, j int) { e.free[i], e.free[j] = e.free[j], e.free[i] })
+		var err error
+		if e.mr, err = e.table.Register(mem.Domain(i/2), e.buf, simBase, ib.LocalWrite|ib.RemoteAny); err != nil {
+			s.fail("%v", err)
+			return
+		}
+		e.q, err = New(Config{
+			QPN: ib.QPN(0x100 + i), Type: ib.RC, Domain: mem.Domain(i / 2), Memory: e.table, SignalAll: r.IntN(4) == 0,
+			Caps: driver.Caps{MaxSendWR: pick(r, 1, 4, 16), MaxRecvWR: pick(r, 1, 4, 16), MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 64},
+		})
+		if err != nil {
+			s.fail("%v", err)
+			return
+		}
+		e.q.SetWindow(pick(r, 1, 8<<10, 64<<10, 1<<20))
+		e.out = Output{Buf: make([]byte, 0, s.outMax), Ends: make([]int, 0, 64), Max: s.outMax}
+		e.toPost = 5 + r.IntN(40)
+		s.ends = append(s.ends, e)
+	}
+	for i, e := range s.ends {
+		e.peer = s.ends[i^1]
+	}
+	for i := 0; i < len(s.ends); i += 2 {
+		s.connect(s.ends[i], s.ends[i+1])
+	}
+	for _, e := range s.ends {
+		s.at(time.Duration(r.IntN(1000))*time.Microsecond, simEvent{kind: simWork, end: e})
+	}
+	if s.chaos {
+		e := s.ends[r.IntN(len(s.ends))]
+		s.at(time.Duration(r.IntN(int(20*time.Millisecond))), simEvent{kind: pick(r, simClose, simRemove), end: e})
+	}
+}
+
+func (s *sim) connect(a, b *simEnd) {
+	r := s.rng
+	mtu := ib.MTU(1 + r.IntN(5))
+	psn := func() ib.PSN {
+		if r.IntN(2) == 0 {
+			return 0xFFFFFF - ib.PSN(r.IntN(64))
+		}
+		return ib.PSN(r.Uint32()) & ib.PSNMask
+	}
+	psnA, psnB := psn(), psn()
+	depth := [2]int{pick(r, 1, 2, 4, 16), pick(r, 1, 2, 4, 16)}
+	for i, e := range []*simEnd{a, b} {
+		mine, theirs := psnA, psnB
+		if i == 1 {
+			mine, theirs = psnB, psnA
+		}
+		for _, st := range []driver.QPAttr{
+			{State: ib.StateInit, Access: ib.RemoteAny},
+			{State: ib.StateRTR, PathMTU: mtu, DestQPN: e.peer.q.cfg.QPN, RQPSN: theirs, MaxDestRDAtomic: depth[1-i],
+				MinRNRTimer: pick(r, 10*time.Microsecond, 160*time.Microsecond, time.Millisecond)},
+			// Without a time-out probes alone must bring everything to its end.
+			{State: ib.StateRTS, SQPSN: mine, MaxRDAtomic: depth[i], RetryCount: 7, RNRRetry: 7,
+				Timeout: pick(r, 0, 4*time.Millisecond, 67*time.Millisecond)},
+		} {
+			if s.chaos && st.State == ib.StateRTS {
+				st.Timeout = 4 * time.Millisecond
+			}
+			m := ib.AttrState
+			switch st.State {
+			case ib.StateInit:
+				m |= ib.AttrAccess
+			case ib.StateRTR:
+				m |= ib.AttrPathMTU | ib.AttrDestQPN | ib.AttrRQPSN | ib.AttrMaxDestRDAtomic | ib.AttrMinRNRTimer
+			case ib.StateRTS:
+				m |= ib.AttrSQPSN | ib.AttrMaxRDAtomic | ib.AttrRetryCount | ib.AttrRNRRetry | ib.AttrTimeout
+			}
+			if err := e.q.Modify(s.now, &st, m); err != nil {
+				s.fail("%v", err)
+			}
+		}
+	}
+}
+
+func (s *sim) at(t time.Duration, e simEvent) {
+	e.at, e.order = t, s.order
+	s.order++
+	s.events.push(e)
+}
+
+func (s *sim) run() {
+	for n := 0; s.err == nil; n++ {
+		e, ok := s.events.pop()
+		if !ok {
+			return
+		}
+		if n > 400000 {
+			s.fail("no end: %d events", n)
+			return
+		}
+		s.now = e.at
+		x := e.end
+		switch e.kind {
+		case simPacket:
+			x.receive(e.b)
+		case simTimer:
+			if x.timerAt != e.at {
+				continue
+			}
+			x.timerAt = 0
+			if d, ok := x.q.Deadline(); ok && d <= s.now {
+				x.q.Advance(s.now)
+				if d, ok := x.q.Deadline(); ok && d <= s.now {
+					s.fail("%d: the deadline %v did not move", x.i, d)
+				}
+			}
+			x.pump()
+		case simFlush:
+			x.flushAt = false
+			x.pump()
+		case simWork:
+			x.work()
+		case simClose:
+			s.note("%d closes", x.i)
+			x.dead, x.peer.dead = true, true
+			if err := x.q.Modify(s.now, &driver.QPAttr{State: ib.StateError}, ib.AttrState); err != nil {
+				s.fail("%v", err)
+			}
+			x.pump()
+		case simRemove:
+			s.note("%d removes its memory", x.i)
+			x.dead, x.peer.dead = true, true
+			x.table.Remove(x.mr)
+			if !x.mr.Idle() {
+				s.fail("the region is in use after its removal")
+			}
+		}
+	}
+}
+
+func (e *simEnd) receive(b []byte) {
+	var p wire.Packet
+	if err := p.Decode(b); err != nil {
+		e.s.fail("%d: %v", e.i, err)
+		return
+	}
+	if e.s.loud {
+		e.s.note("%d receives %s", e.i, &flight{b: b})
+	}
+	e.q.Receive(e.s.now, &p)
+	if e.s.lazyAck && e.q.AckPending() {
+		// As the reader does: the ACK waits for data of an application that woke up.
+		e.take()
+		if !e.flushAt {
+			e.flushAt = true
+			e.s.at(e.s.now+time.Duration(e.s.rng.IntN(20))*time.Microsecond, simEvent{kind: simFlush, end: e})
+		}
+		e.timer()
+		return
+	}
+	e.pump()
+}
+
+// pump does what an owner does after each call.
+func (e *simEnd) pump() {
+	s := e.s
+	e.take()
+	for range 100000 {
+		e.out.Buf, e.out.Ends = e.out.Buf[:0], e.out.Ends[:0]
+		more := e.q.Transmit(s.now, &e.out)
+		start := 0
+		for _, n := range e.out.Ends {
+			e.launch(bytes.Clone(e.out.Buf[start : n-wire.ICRCLen]))
+			start = n
+		}
+		if !more {
+			break
+		}
+		if len(e.out.Ends) == 0 {
+			s.fail("%d: Transmit wants an empty output to be emptied", e.i)
+			return
+		}
+	}
+	if len(e.out.Buf) > s.outMax {
+		s.fail("%d: output of %d bytes, the limit is %d", e.i, len(e.out.Buf), s.outMax)
+	}
+	e.take()
+	e.timer()
+}
+
+func (e *simEnd) timer() {
+	d, ok := e.q.Deadline()
+	if !ok || e.timerAt != 0 && e.timerAt <= d {
+		return
+	}
+	d = max(d, e.s.now+1)
+	e.timerAt = d
+	e.s.at(d, simEvent{kind: simTimer, end: e})
+}
+
+// launch sends a packet into the network.
+func (e *simEnd) launch(b []byte) {
+	s, r := e.s, e.s.rng
+	s.total.packets++
+	if s.loud {
+		s.note("%d sends %s", e.i, &flight{b: b})
+	}
+	copies := 1
+	if r.Float64() < s.dup {
+		copies = 2
+		s.total.repeated++
+	}
+	for range copies {
+		if r.Float64() < s.loss {
+			s.total.lost++
+			s.note("  lost")
+			continue
+		}
+		d := s.delay
+		if s.jitter != 0 {
+			d += time.Duration(r.Int64N(int64(s.jitter)))
+		}
+		if r.Float64() < s.late {
+			d += time.Duration(r.Int64N(int64(s.behind)))
+		}
+		s.at(s.now+d, simEvent{kind: simPacket, end: e.peer, b: b})
+	}
+}
+
+// work posts a few receives and sends, and comes back later.
+func (e *simEnd) work() {
+	r := e.s.rng
+	for range 1 + r.IntN(4) {
+		e.postRecv()
+	}
+	n := 0
+	for range 1 + r.IntN(6) {
+		if e.toPost > 0 && e.postSend() {
+			n++
+		}
+	}
+	e.pump()
+	if e.toPost > 0 || e.peer.toPost > 0 || e.expHead < len(e.expect) || e.peer.expHead < len(e.peer.expect) {
+		if !e.dead || e.toPost > 0 {
+			e.s.at(e.s.now+time.Duration(1+r.IntN(400))*time.Microsecond, simEvent{kind: simWork, end: e})
+		}
+	}
+}
+
+func (e *simEnd) takeSlot() int {
+	n := len(e.free)
+	if n == 0 {
+		return -1
+	}
+	i := e.free[n-1]
+	e.free = e.free[:n-1]
+	return i
+}
+
+func (e *simEnd) giveSlot(i int) {
+	if i >= 0 {
+		p := e.slot(i)
+		for j := range p {
+			p[j] = poison
+		}
+		e.free = append(e.free, i)
+	}
+}
+
+func (e *simEnd) slot(i int) []byte { return e.buf[simSlot0+i*simSlot:][:simSlot] }
+
+// list names n bytes at off of the buffer in random pieces.
+func (e *simEnd) list(l []driver.SGE, off, n int) []driver.SGE {
+	r := e.s.rng
+	pieces := 1 + r.IntN(4)
+	for i := range pieces {
+		m := n
+		if i < pieces-1 {
+			m = r.IntN(n + 1)
+		}
+		if m == 0 {
+			l = append(l, driver.SGE{Addr: r.Uint64(), LKey: ib.LKey(r.Uint32())})
+		} else {
+			l = append(l, driver.SGE{Addr: simBase + uint64(off), Len: uint32(m), LKey: e.mr.LKey()})
+		}
+		off += m
+		n -= m
+	}
+	return l
+}
+
+func (e *simEnd) postRecv() {
+	ss := e.q.RecvSlots()
+	if len(ss) == 0 || e.recvHead+1 < len(e.recvs)-8 {
+		return
+	}
+	i := e.takeSlot()
+	if i < 0 {
+		return
+	}
+	ss[0].ID = uint64(len(e.recvs))
+	ss[0].SGL = e.list(ss[0].SGL, simSlot0+i*simSlot, simSlot)
+	e.recvs = append(e.recvs, i)
+	e.q.CommitRecv(1)
+}
+
+func (e *simEnd) length() int {
+	r := e.s.rng
+	m := e.q.attr.PathMTU.Bytes()
+	switch r.IntN(6) {
+	case 0:
+		return 0
+	case 1:
+		return r.IntN(64)
+	case 2:
+		return min(max(0, m*(1+r.IntN(4))+r.IntN(3)-1), simSlot)
+	case 3:
+		return min(m, simSlot)
+	}
+	return r.IntN(simSlot + 1)
+}
+
+func (e *simEnd) postSend() bool {
+	r := e.s.rng
+	ss := e.q.SendSlots()
+	if len(ss) == 0 {
+		return false
+	}
+	p := &ss[0]
+	x := simSend{
+		op:    pick(r, ib.OpSend, ib.OpSend, ib.OpSendImm, ib.OpWrite, ib.OpWrite, ib.OpWriteImm, ib.OpRead, ib.OpRead, ib.OpCompareSwap, ib.OpFetchAdd),
+		local: -1, remote: -1, imm: r.Uint32(),
+	}
+	x.n = e.length()
+	x.rom = r.IntN(simROM - x.n)
+	if r.IntN(3) != 0 {
+		x.flags |= ib.Signaled
+	}
+	if r.IntN(6) == 0 {
+		x.flags |= ib.Fence
+	}
+	if r.IntN(6) == 0 {
+		x.flags |= ib.Solicited
+	}
+	p.Addr, p.RKey, p.Imm = simBase+uint64(x.rom), e.peer.mr.RKey(), x.imm
+	msg := simMsg{n: x.n, rom: x.rom, se: x.flags&ib.Solicited != 0}
+	switch x.op {
+	case ib.OpSend, ib.OpSendImm:
+		if x.op == ib.OpSendImm {
+			msg.imm, msg.flag = x.imm, ib.WithImm
+		}
+		e.peer.expect = append(e.peer.expect, msg)
+	case ib.OpWrite, ib.OpWriteImm:
+		if x.remote = e.peer.takeSlot(); x.remote < 0 {
+			return false
+		}
+		p.Addr = simBase + uint64(simSlot0+x.remote*simSlot)
+		if x.n == 0 && r.IntN(2) == 0 {
+			p.Addr, p.RKey = r.Uint64(), ib.RKey(r.Uint32()) // C-100
+		}
+		if x.op == ib.OpWriteImm {
+			msg.write, msg.imm, msg.flag = true, x.imm, ib.WithImm
+			e.peer.expect = append(e.peer.expect, msg)
+		}
+	case ib.OpRead:
+		if x.local = e.takeSlot(); x.local < 0 {
+			return false
+		}
+	case ib.OpFetchAdd:
+		if x.local = e.takeSlot(); x.local < 0 {
+			return false
+		}
+		x.n = 8
+		p.Addr, p.Swap = simBase+simWords, 1
+		x.want = e.posted
+		e.posted++
+	case ib.OpCompareSwap:
+		if x.local = e.takeSlot(); x.local < 0 {
+			return false
+		}
+		x.n = 8
+		p.Addr = simBase + simWords + 8
+		x.want = e.chase
+		p.Compare, p.Swap = e.chase, r.Uint64()
+		if r.IntN(3) == 0 {
+			p.Compare++ // does not match
+		} else {
+			e.chase = p.Swap
+		}
+	}
+	inline := false
+	switch {
+	case x.local >= 0:
+		p.SGL = e.list(p.SGL, simSlot0+x.local*simSlot, x.n)
+	case x.n <= 64 && r.IntN(2) == 0:
+		inline = true
+		p.Data = append(p.Data, e.buf[x.rom:x.rom+x.n]...)
+	default:
+		p.SGL = e.list(p.SGL, x.rom, x.n)
+	}
+	p.ID, p.Opcode, p.Flags = uint64(len(e.sends)), x.op, x.flags
+	if inline {
+		p.Flags |= ib.Inline
+	}
+	e.s.note("%d posts %d: %v, %d bytes, flags %v", e.i, p.ID, x.op, x.n, p.Flags)
+	e.sends = append(e.sends, x)
+	e.toPost--
+	e.s.total.requests++
+	e.q.CommitSend(1)
+	return true
+}
+
+// take looks at completions.
+func (e *simEnd) take() {
+	for _, c := range e.q.Completions() {
+		if e.s.loud {
+			e.s.note("%d completes %s", e.i, doneString(c))
+		}
+		if c.QPN != e.q.cfg.QPN {
+			e.s.fail("%d: completion of queue pair %v", e.i, c.QPN)
+		}
+		if c.Recv {
+			e.recvDone(&c)
+		} else {
+			e.sendDone(&c)
+		}
+	}
+	e.q.Events()
+}
+
+func (e *simEnd) sendDone(c *Completion) {
+	s := e.s
+	// Unsignaled requests before it have succeeded silently.
+	for ; e.sendHead < int(c.ID); e.sendHead++ {
+		x := &e.sends[e.sendHead]
+		if x.flags&ib.Signaled != 0 || e.q.cfg.SignalAll {
+			s.fail("%d: request %d completes before %d", e.i, c.ID, e.sendHead)
+			return
+		}
+		e.check(e.sendHead)
+	}
+	if int(c.ID) != e.sendHead || e.sendHead >= len(e.sends) {
+		s.fail("%d: request %d completes, %d is next of %d", e.i, c.ID, e.sendHead, len(e.sends))
+		return
+	}
+	x := &e.sends[e.sendHead]
+	if c.Status != ib.StatusSuccess {
+		if !e.dead {
+			s.fail("%d: request %d fails: %v", e.i, c.ID, c.Status)
+		}
+		if c.Status == ib.StatusWRFlush {
+			s.total.flushed++
+		} else {
+			s.total.failed++
+		}
+		e.sendHead++
+		return
+	}
+	if x.flags&ib.Signaled == 0 && !e.q.cfg.SignalAll {
+		s.fail("%d: unsignaled request %d completes", e.i, c.ID)
+	}
+	e.check(e.sendHead)
+	e.sendHead++
+}
+
+// check looks at what a successful request has done, and gives its slots back.
+func (e *simEnd) check(i int) {
+	x := &e.sends[i]
+	rom := simPattern[x.rom : x.rom+x.n]
+	slot := func(where *simEnd, i int, want []byte) {
+		p := where.slot(i)
+		if !bytes.Equal(p[:len(want)], want) {
+			e.s.fail("%d: request %d (%v): wrong bytes", e.i, i, x.op)
+		}
+		for _, b := range p[len(want):] {
+			if b != poison {
+				e.s.fail("%d: request %d (%v): bytes behind its %d are changed", e.i, i, x.op, len(want))
+				return
+			}
+		}
+		where.giveSlot(i)
+	}
+	switch x.op {
+	case ib.OpRead:
+		slot(e, x.local, rom)
+	case ib.OpWrite, ib.OpWriteImm:
+		slot(e.peer, x.remote, rom)
+	case ib.OpFetchAdd, ib.OpCompareSwap:
+		var b [8]byte
+		binary.NativeEndian.PutUint64(b[:], x.want)
+		slot(e, x.local, b[:])
+		if x.op == ib.OpFetchAdd {
+			e.counter++
+		}
+	}
+}
+
+func (e *simEnd) recvDone(c *Completion) {
+	s := e.s
+	if int(c.ID) != e.recvHead || e.recvHead >= len(e.recvs) {
+		s.fail("%d: receive %d completes, %d is next of %d", e.i, c.ID, e.recvHead, len(e.recvs))
+		return
+	}
+	i := e.recvs[e.recvHead]
+	e.recvHead++
+	if c.Status != ib.StatusSuccess {
+		if !e.dead {
+			s.fail("%d: receive %d fails: %v", e.i, c.ID, c.Status)
+		}
+		return
+	}
+	if e.expHead == len(e.expect) {
+		s.fail("%d: receive %d completes, but nothing was sent", e.i, c.ID)
+		return
+	}
+	m := &e.expect[e.expHead]
+	e.expHead++
+	op := ib.WCRecv
+	want := simPattern[m.rom : m.rom+m.n]
+	if m.write {
+		op = ib.WCRecvWriteImm
+		want = nil
+	}
+	if int(c.ByteLen) != m.n || c.Opcode != op || c.Flags != m.flag || c.Imm != m.imm || c.Solicited != m.se {
+		s.fail("%d: receive completes %s; want %+v", e.i, doneString(*c), *m)
+		return
+	}
+	p := e.slot(i)
+	if !bytes.Equal(p[:len(want)], want) {
+		s.fail("%d: receive %d has wrong bytes", e.i, c.ID)
+	}
+	for _, b := range p[len(want):] {
+		if b != poison {
+			s.fail("%d: receive %d: bytes behind its %d are changed", e.i, c.ID, len(want))
+			break
+		}
+	}
+	e.giveSlot(i)
+}
+
+// finish checks what must be true when nothing moves any more.
+func (s *sim) finish() {
+	for _, e := range s.ends {
+		if _, ok := e.q.Deadline(); ok {
+			s.fail("%d: a timer runs at the end", e.i)
+		}
+		// Requests at the end may have been unsignaled.
+		for ; e.sendHead < len(e.sends); e.sendHead++ {
+			x := &e.sends[e.sendHead]
+			if x.flags&ib.Signaled != 0 || e.q.cfg.SignalAll || e.q.sq.head != e.q.sq.tail {
+				s.fail("%d: request %d of %d never completes; state %v", e.i, e.sendHead, len(e.sends), e.q.State())
+				return
+			}
+			e.check(e.sendHead)
+		}
+		if !e.dead && e.expHead != len(e.expect) {
+			s.fail("%d: %d messages of %d arrived", e.i, e.expHead, len(e.expect))
+		}
+		n := binary.NativeEndian.Uint64(e.peer.buf[simWords:])
+		if n < e.counter || n > e.posted || !e.dead && n != e.posted {
+			s.fail("%d: the word is %d after %d of %d FETCH_ADDs", e.i, n, e.counter, e.posted)
+		}
+		if v := binary.NativeEndian.Uint64(e.peer.buf[simWords+8:]); !e.dead && v != e.chase {
+			s.fail("%d: the CAS word is %#x, want %#x", e.i, v, e.chase)
+		}
+		if e.q.State() == ib.StateError && e.q.rq.head != e.q.rq.tail {
+			s.fail("%d: receives were not flushed", e.i)
+		}
+		if !bytes.Equal(e.buf[:simROM], simPattern) {
+			s.fail("%d: memory that nobody wrote to is changed", e.i)
+		}
+	}
+}
+
+// simHeap orders events by time, then by age.
+type simHeap []simEvent
+
+func (h simHeap) less(i, j int) bool {
+	return h[i].at < h[j].at || h[i].at == h[j].at && h[i].order < h[j].order
+}
+
+func (h *simHeap) push(e simEvent) {
+	*h = append(*h, e)
+	for i := len(*h) - 1; i > 0; {
+		p := (i - 1) / 2
+		if !h.less(i, p) {
+			break
+		}
+		(*h)[i], (*h)[p] = (*h)[p], (*h)[i]
+		i = p
+	}
+}
+
+func (h *simHeap) pop() (simEvent, bool) {
+	n := len(*h)
+	if n == 0 {
+		return simEvent{}, false
+	}
+	top := (*h)[0]
+	(*h)[0] = (*h)[n-1]
+	*h = (*h)[:n-1]
+	for i := 0; ; {
+		c := 2*i + 1
+		if c >= n-1 {
+			break
+		}
+		if c+1 < n-1 && h.less(c+1, c) {
+			c++
+		}
+		if !h.less(c, i) {
+			break
+		}
+		(*h)[i], (*h)[c] = (*h)[c], (*h)[i]
+		i = c
+	}
+	return top, true
+}
