@@ -1,0 +1,258 @@
+package cm
+
+import (
+	"fmt"
+	"syscall"
+
+	"github.com/verbena-rdma/verbena/verbs"
+	"github.com/verbena-rdma/verbena/verbs/driver"
+)
+
+// process does what an event asks for and makes what the user sees of it; false: the
+// event is for nobody. The calls of ch are locked.
+func (ch *EventChannel) process(raw *driver.CMEvent) (Event, bool) {
+	id, group := table.get(raw.Handle)
+	if id == nil {
+		dropChild(raw)
+		return Event{}, false
+	}
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if id.closing {
+		dropChild(raw)
+		return Event{}, false
+	}
+	defer id.signal()
+	ev := Event{Type: raw.Type, ID: id, Err: statusError(raw, id.ps), Private: raw.Private}
+	ok := true
+	switch raw.Type {
+	case AddrResolved, AddrError:
+		id.addrResolved(ch, &ev)
+	case RouteResolved, RouteError:
+		id.routeResolved(&ev)
+	case ConnectRequest:
+		ok = ch.request(&ev, id, raw)
+	case ConnectResponse:
+		ok = id.responded(&ev, raw)
+	case Established:
+		ok = id.established(&ev, raw)
+	case MulticastJoin, MulticastError:
+		ok = id.joined(&ev, raw, group)
+	case AddrChange, TimewaitExit:
+		// For information.
+	default:
+		if terminal(raw.Type) {
+			ok = id.terminated(&ev, raw)
+		} else {
+			id.unexpected(&ev)
+		}
+	}
+	return ev, ok
+}
+
+// dropChild refuses a request whose listener is gone.
+func dropChild(raw *driver.CMEvent) {
+	if raw.Child != nil {
+		raw.Child.Close()
+	}
+}
+
+// expect checks that an event is the answer to the operation in progress. If it is
+// not, an operation in progress fails, rather than waits for what will not come.
+func (id *ID) expect(ev *Event, s state) bool {
+	if id.state == s {
+		return true
+	}
+	id.unexpected(ev)
+	return false
+}
+
+// unexpected wakes who waits with an error. An event that nobody knows says nothing of
+// a connection that stands, so that goes on.
+func (id *ID) unexpected(ev *Event) {
+	if ev.Err == nil {
+		ev.Err = fmt.Errorf("%w %v while the id is %v", errUnexpected, ev.Type, id.state)
+	}
+	switch id.state {
+	case stateAddrQuery:
+		id.state, id.opErr = stateBound, ev.Err
+	case stateRouteQuery:
+		id.state, id.opErr = stateAddrResolved, ev.Err
+	case stateConnecting, stateAccepting:
+		id.end(ev.Err, ev.Err)
+	}
+}
+
+func (id *ID) addrResolved(ch *EventChannel, ev *Event) {
+	if !id.expect(ev, stateAddrQuery) {
+		return
+	}
+	if ev.Type == AddrResolved && ev.Err == nil {
+		id.refresh()
+		ev.Err = id.openDevice(ch)
+	} else if ev.Err == nil {
+		ev.Err = errFailed
+	}
+	if ev.Err != nil {
+		ev.Type = AddrError
+		id.state, id.opErr = stateBound, ev.Err
+		return
+	}
+	id.state = stateAddrResolved
+}
+
+// openDevice takes the process's device of the name that the driver gives. mu is held,
+// and the calls of ch are locked.
+func (id *ID) openDevice(ch *EventChannel) (err error) {
+	name := id.info.Device
+	if name == "" {
+		return syscall.ENODEV // seen from systems with a device that they cannot use
+	}
+	// A DeviceInfo finds the open device without listing all devices, as Open does.
+	if info, ok := ch.devices[name]; ok {
+		if id.dev, err = info.Open(); err == nil {
+			return nil
+		}
+	}
+	if id.dev, err = verbs.Open(id.p, name); err != nil {
+		return err
+	}
+	if ch.devices == nil {
+		ch.devices = map[string]verbs.DeviceInfo{}
+	}
+	ch.devices[name] = id.dev.Info()
+	return nil
+}
+
+func (id *ID) routeResolved(ev *Event) {
+	if !id.expect(ev, stateRouteQuery) {
+		return
+	}
+	if ev.Type == RouteError && ev.Err == nil {
+		ev.Err = errFailed
+	}
+	if ev.Err != nil {
+		ev.Type = RouteError
+		id.state, id.opErr = stateAddrResolved, ev.Err
+		return
+	}
+	id.state = stateRouteResolved
+	id.refresh()
+}
+
+// request makes the id of a peer's request. If it cannot be made the peer is refused,
+// and nobody sees the request.
+func (ch *EventChannel) request(ev *Event, listener *ID, raw *driver.CMEvent) bool {
+	if raw.Child == nil {
+		return false
+	}
+	child := &ID{p: listener.p, ps: listener.ps, drv: raw.Child, ch: ch, state: stateRequest, offer: raw.Conn}
+	child.refresh()
+	if child.openDevice(ch) != nil {
+		raw.Child.Close()
+		return false
+	}
+	child.setPeer(&raw.Conn, raw.Private)
+	child.handle = table.add(child, nil)
+	raw.Child.SetHandle(child.handle)
+	ch.add(child)
+	ev.ID, ev.Listener, ev.Param = child, listener, child.param
+	return true
+}
+
+// responded brings up this side's queue pair when the peer has accepted, and tells the
+// peer. For a queue pair that is not ours its owner does.
+func (id *ID) responded(ev *Event, raw *driver.CMEvent) bool {
+	if id.state == stateEnded {
+		return false
+	}
+	if !id.expect(ev, stateConnecting) {
+		return true
+	}
+	id.setPeer(&raw.Conn, raw.Private)
+	ev.Param = id.param
+	if ev.Err == nil && id.qp == nil {
+		id.state = stateResponded
+		return true
+	}
+	if ev.Err == nil {
+		ev.Err = id.ready(&id.set)
+	}
+	if ev.Err == nil {
+		ev.Err = id.drv.Establish()
+	}
+	if ev.Err != nil {
+		ev.Type = ConnectError
+		id.drv.Reject(nil) // the peer shall not wait; it may know already
+		id.end(ev.Err, ev.Err)
+		return true
+	}
+	ev.Type = Established
+	id.state = stateConnected
+	return true
+}
+
+func (id *ID) established(ev *Event, raw *driver.CMEvent) bool {
+	switch id.state {
+	case stateEnded, stateConnected:
+		return false // Disconnected was faster, or it is the second
+	case stateAccepting:
+		ev.Private = nil // the peer's last message has none
+		raw.Private = nil
+	default:
+		if !id.expect(ev, stateConnecting) {
+			return true
+		}
+		id.setPeer(&raw.Conn, raw.Private)
+	}
+	if ev.Err != nil {
+		ev.Type = ConnectError
+		id.end(ev.Err, ev.Err)
+		return true
+	}
+	id.state = stateConnected
+	ev.Param = paramOf(&raw.Conn, raw.Private)
+	ev.UD = UDParam(raw.UD)
+	return true
+}
+
+// terminated ends the connection, or the attempt. Only the first end counts; the
+// removal of the device is news all the same, once.
+func (id *ID) terminated(ev *Event, raw *driver.CMEvent) bool {
+	if ev.Err == nil && ev.Type != Disconnected && ev.Type != DeviceRemoval {
+		ev.Err = errFailed
+	}
+	again := id.state == stateEnded
+	if ev.Type == DeviceRemoval {
+		if id.gone {
+			return false
+		}
+		again = false
+		id.gone = true
+	}
+	if again {
+		return false
+	}
+	if ev.Type == Rejected {
+		id.private = raw.Private
+	} else {
+		ev.Private = nil
+	}
+	cause := endCause(ev.Type, ev.Err, id.leaving)
+	opErr := cause
+	if ev.Type == Disconnected {
+		if !id.leaving {
+			// The queue pair is failed below, so there is nothing to wait for: the
+			// peer gets its answer now, not when the program comes to it.
+			defer id.drv.Disconnect()
+			id.leaving = true
+		}
+		if id.state == stateAccepting {
+			// The peer's last message of the handshake was overtaken by its first of
+			// the end: there was a connection, and data of it may be waiting.
+			opErr = nil
+		}
+	}
+	id.end(cause, opErr)
+	return true
+}
