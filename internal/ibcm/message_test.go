@@ -202,12 +202,18 @@ func TestMessageRefused(t *testing.T) {
 	} {
 		b := good
 		b[c.off] = c.v
-		if _, err := Parse(b[:]); err != c.want || !errors.Is(err, ErrMessage) {
+		if _, err := Parse(b[:]); err != c.want || !errors.Is(err, ErrMessage) || err.Error() == "ibcm: " {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
 	}
-	if err := new(REQ).Decode(good[:]); err != ErrAttr {
-		t.Errorf("an RTU as REQ: %v", err)
+	for a := AttrREQ; a <= AttrAPR; a++ {
+		m := newMessage(a)
+		if err := m.Decode(good[:]); a != AttrRTU && err != ErrAttr || a == AttrRTU && err != nil {
+			t.Errorf("an RTU as %v: %v", a, err)
+		}
+	}
+	if s := Attr(0x1B).String(); s != "attribute 0x1b" || AttrSIDRREP.String() != "SIDR_REP" {
+		t.Error(s)
 	}
 	for _, m := range []Message{&REJ{ARILen: 73}, &APR{InfoLen: 73}, &SIDRREP{InfoLen: 73}} {
 		var b [MADLen]byte

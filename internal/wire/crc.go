@@ -28,14 +28,10 @@ func step4(r uint32) uint32 {
 	return slices[3][r&0xFF] ^ slices[2][r>>8&0xFF] ^ slices[1][r>>16&0xFF] ^ slices[0][r>>24]
 }
 
-// advance runs the register through b.
+// advance runs the register through b, whose length is a multiple of four.
 func advance(r uint32, b []byte) uint32 {
-	for len(b) >= 4 {
+	for ; len(b) >= 4; b = b[4:] {
 		r = step4(r ^ binary.LittleEndian.Uint32(b))
-		b = b[4:]
-	}
-	for _, c := range b {
-		r = r>>8 ^ slices[0][byte(r)^c]
 	}
 	return r
 }

@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // golden is a packet that a real device sent.
@@ -277,5 +278,127 @@ func TestPcap(t *testing.T) {
 	}
 	if _, _, err := r.Next(); err != io.EOF {
 		t.Fatalf("after the last packet: %v", err)
+	}
+}
+
+// Files of either byte order and resolution are read, and what is not such a file, or is
+// cut short, is an error and not the end.
+func TestPcapReader(t *testing.T) {
+	t.Parallel()
+	ip, _ := vectors(t)
+	frame, err := AppendFrame(nil, &ip[0].Datagram)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, order := range []binary.AppendByteOrder{binary.LittleEndian, binary.BigEndian} {
+		for magic, want := range map[uint32]time.Duration{
+			pcapMagicMicro: 5*time.Second + 7*time.Microsecond, pcapMagicNano: 5*time.Second + 7,
+		} {
+			header := func(magic, link uint32) []byte {
+				b := order.AppendUint32(nil, magic)
+				b = append(b, make([]byte, 16)...)
+				return order.AppendUint32(b, link)
+			}
+			file := header(magic, pcapEthernet)
+			for _, v := range []uint32{5, 7, uint32(len(frame)), uint32(len(frame))} {
+				file = order.AppendUint32(file, v)
+			}
+			file = append(file, frame...)
+			for n := range len(file) + 1 {
+				r, err := NewPcapReader(bytes.NewReader(file[:n]))
+				if n < 24 {
+					if err == nil {
+						t.Fatalf("header cut to %d bytes is taken", n)
+					}
+					continue
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				at, got, err := r.Next()
+				switch {
+				case n == 24 && err != io.EOF:
+					t.Fatalf("no frame: %v", err)
+				case n > 24 && n < len(file) && (err == nil || err == io.EOF):
+					t.Fatalf("file cut to %d bytes: %v", n, err)
+				case n == len(file) && (err != nil || at != want || !bytes.Equal(got, frame)):
+					t.Fatalf("%v, %v, %x", at, err, got)
+				}
+			}
+			if _, err := NewPcapReader(bytes.NewReader(header(magic, 101))); err == nil {
+				t.Error("another link type is taken")
+			}
+			if _, err := NewPcapReader(bytes.NewReader(header(magic+1, pcapEthernet))); err == nil {
+				t.Error("another magic number is taken")
+			}
+			long := order.AppendUint32(header(magic, pcapEthernet), 0)
+			for _, v := range []uint32{0, 1 << 30, 1 << 30} {
+				long = order.AppendUint32(long, v)
+			}
+			r, err := NewPcapReader(bytes.NewReader(long))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, _, err := r.Next(); err == nil || err == io.EOF {
+				t.Errorf("a frame of 1 GiB: %v", err)
+			}
+		}
+	}
+}
+
+// Frames that hold no whole UDP datagram are told apart.
+func TestParseFrame(t *testing.T) {
+	t.Parallel()
+	ip, _ := vectors(t)
+	for _, g := range ip {
+		frame, err := AppendFrame(nil, &g.Datagram)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for n := range frame {
+			if _, ok := ParseFrame(frame[:n]); ok {
+				t.Fatalf("%s: cut to %d bytes is taken", g.name, n)
+			}
+		}
+		if d, ok := ParseFrame(append(bytes.Clone(frame), 1, 2, 3)); !ok || !bytes.Equal(d.Payload, g.Payload) {
+			t.Errorf("%s: Ethernet padding matters", g.name)
+		}
+		bad := map[int]byte{12: 0x86, 14: 0x46, 14 + 9: 6, 14 + 6: 0x60, 14 + 25: 7} // type, IHL, protocol, more fragments, UDP length
+		if g.ip[0]>>4 == 6 {
+			bad = map[int]byte{13: 0, 14: 0x70, 14 + 6: 58, 14 + 45: 7}
+		}
+		for at, v := range bad {
+			b := bytes.Clone(frame)
+			b[at] = v
+			if _, ok := ParseFrame(b); ok {
+				t.Errorf("%s: byte %d as %#x is taken", g.name, at, v)
+			}
+		}
+	}
+}
+
+// failWriter fails after a number of writes.
+type failWriter int
+
+func (w *failWriter) Write(b []byte) (int, error) {
+	if *w--; *w < 0 {
+		return 0, io.ErrClosedPipe
+	}
+	return len(b), nil
+}
+
+func TestPcapWriterError(t *testing.T) {
+	t.Parallel()
+	ip, _ := vectors(t)
+	none, one := failWriter(0), failWriter(1)
+	if _, err := NewPcapWriter(&none); err != io.ErrClosedPipe {
+		t.Errorf("header: %v", err)
+	}
+	w, err := NewPcapWriter(&one)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Write(0, &ip[0].Datagram); err != io.ErrClosedPipe {
+		t.Errorf("frame: %v", err)
 	}
 }

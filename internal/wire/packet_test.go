@@ -189,8 +189,8 @@ func TestDecodeErrors(t *testing.T) {
 		if err != c.want {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
-		if err != nil && !errors.Is(err, ErrMalformed) {
-			t.Errorf("%s: %v is not ErrMalformed", c.name, err)
+		if err != nil && (!errors.Is(err, ErrMalformed) || err.Error() == "wire: ") {
+			t.Errorf("%s: %q is not ErrMalformed", c.name, err)
 		}
 		switch err {
 		case ErrOpcode, ErrUnsupported, ErrLength:

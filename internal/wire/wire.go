@@ -1,6 +1,10 @@
 // Package wire has the packet formats of RoCEv2: base and extended transport
 // headers, the opcode table, and the invariant CRC (IBTA Vol 1 ch. 9, annex A17).
-// It neither allocates nor touches a socket, a clock or a lock.
+// It touches no socket, clock or lock, and only the pcap files allocate.
+//
+// A Packet is used by one goroutine at a time; everything else that is not said to be
+// otherwise is a value that any goroutine may use. Numbers are in host order in Go and
+// big endian on the wire, the ICRC little endian.
 package wire
 
 import "github.com/verbena-rdma/verbena/ib"
