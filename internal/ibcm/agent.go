@@ -195,6 +195,9 @@ func (a *Agent) Connect(now time.Duration, p *ConnectParam) (*Conn, error) {
 	}
 	c := a.newConn()
 	c.Path = p.Path
+	if c.HopLimit == 0 {
+		c.HopLimit = defaultHops
+	}
 	c.ServiceID = p.ServiceID
 	c.QPN = p.QPN
 	c.RQPSN = ib.PSN(a.cfg.Rand()) & 0xffffff
@@ -397,7 +400,6 @@ func (a *Agent) disconnect(now time.Duration, c *Conn) {
 // enterTimeWait is the end of a connection that was, or may have been, established.
 func (a *Agent) enterTimeWait(now time.Duration, c *Conn) {
 	a.leaveHalfOpen(c)
-	a.leaveQPN(c)
 	c.message = nil
 	c.state = StateTimeWait
 	a.over(now, c, &a.timeWaits, maxTimeWaits, c.timeWait())

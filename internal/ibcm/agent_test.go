@@ -19,6 +19,7 @@ type world struct {
 	now     time.Duration
 	a, b    *end // a connects, b listens
 	flights []flight
+	tasks   []task
 	steps   int
 
 	// fault says when a packet arrives, how often; nil: once. It sees the n-th message
@@ -31,6 +32,12 @@ type world struct {
 type flight struct {
 	at time.Duration
 	p  Packet
+}
+
+// task is something that a program does at a time.
+type task struct {
+	at time.Duration
+	f  func()
 }
 
 const latency = 50 * time.Microsecond
@@ -47,6 +54,8 @@ type end struct {
 	manualDisconnect bool // it does not answer disconnects
 	admit            func(r *Request) Verdict
 	accept           AcceptParam
+
+	program func(ev Event) // instead of the simple one
 
 	log  []string // events
 	conn *Conn    // of the last event
@@ -138,6 +147,10 @@ func (e *end) event(ev Event) {
 	e.log = append(e.log, s)
 	e.w.trace = append(e.w.trace, fmt.Sprintf("%10v %s: %s (%v)", e.w.now, e.name, s, ev.Conn.State()))
 	e.conn = ev.Conn
+	if e.program != nil {
+		e.program(ev)
+		return
+	}
 	var err error
 	switch {
 	case ev.Type == EventRequest && !e.manualAccept:
@@ -184,6 +197,12 @@ func (w *world) run(until time.Duration) {
 			w.deliver(p)
 			continue
 		}
+		if i := slices.IndexFunc(w.tasks, func(k task) bool { return k.at <= w.now }); i >= 0 {
+			f := w.tasks[i].f
+			w.tasks = slices.Delete(w.tasks, i, i+1)
+			f()
+			continue
+		}
 		for _, e := range []*end{w.a, w.b} {
 			if at, ok := e.agent.Deadline(); ok && at <= w.now {
 				e.agent.Advance(w.now)
@@ -201,6 +220,9 @@ func (w *world) next() (at time.Duration, ok bool) {
 	at = forever
 	for _, f := range w.flights {
 		at, ok = min(at, f.at), true
+	}
+	for _, k := range w.tasks {
+		at, ok = min(at, k.at), true
 	}
 	for _, e := range []*end{w.a, w.b} {
 		if d, set := e.agent.Deadline(); set {
@@ -303,6 +325,12 @@ func TestC202_ConnectAndDisconnect(t *testing.T) {
 	}
 	if _, ok := w.a.agent.Deadline(); ok {
 		t.Error("an established connection has a timer")
+	}
+	if ca.message != nil || cb.message != nil {
+		t.Error("an established connection keeps a message")
+	}
+	if ca.ServiceID != cb.ServiceID {
+		t.Errorf("services %v and %v", ca.ServiceID, cb.ServiceID)
 	}
 	w.a.do(w.a.agent.Disconnect(w.now, ca))
 	w.run(w.now + time.Millisecond)

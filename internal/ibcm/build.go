@@ -22,10 +22,6 @@ func encode(m Message) *[MADLen]byte {
 
 // request makes the REQ of an active connection.
 func (a *Agent) request(c *Conn, p *ConnectParam) *[MADLen]byte {
-	hops := p.HopLimit
-	if hops == 0 {
-		hops = defaultHops
-	}
 	m := REQ{
 		Header:             Header{TID: c.tid, Modifier: p.ECE.Options},
 		LocalCommID:        c.id,
@@ -53,7 +49,7 @@ func (a *Agent) request(c *Conn, p *ConnectParam) *[MADLen]byte {
 			RemoteGID:    ib.GIDFromAddr(plain(p.Remote)),
 			FlowLabel:    p.FlowLabel,
 			TrafficClass: p.TOS,
-			HopLimit:     hops,
+			HopLimit:     c.HopLimit,
 			AckTimeout:   p.AckTimeout,
 		},
 	}

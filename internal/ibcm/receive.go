@@ -342,6 +342,13 @@ func (a *Agent) rejectedBy(s source, m *REJ) *Conn {
 
 // receiveDREQ: the peer disconnects (§12.9.7.4).
 func (a *Agent) receiveDREQ(s source, m *DREQ) {
+	if c := a.local[m.RemoteCommID]; c != nil && c.state == StateReqSent && c.from(s) && m.RemoteQPN == c.QPN {
+		// The peer has accepted and thought better of it, and its reply is lost or late.
+		a.answerStray(s, &DREP{LocalCommID: m.RemoteCommID, RemoteCommID: m.LocalCommID})
+		a.forget(c)
+		a.event(Event{Type: EventRejected, Conn: c, Reason: ib.RejectConsumer, Private: make([]byte, MaxPrivateREJ)})
+		return
+	}
 	c, known := a.find(s, m.RemoteCommID, m.LocalCommID)
 	switch {
 	case c == nil && known:
