@@ -1,0 +1,257 @@
+package verbs
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"runtime"
+	"time"
+
+	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/internal/wait"
+)
+
+// Wait is Poll that waits for at least one completion. It arms, looks again, and
+// parks, in the only order that loses no wake-up; it spins before, as SetSpin says. If
+// ctx has ended Wait gives its error, even if there are completions: none is lost, and
+// no memory changes hands. It allocates only if it has to park with a cancellable ctx.
+//
+// While a goroutine is parked here, the CQ's channel belongs to the waits of its CQs:
+// CompChannel.Event and Arm give ErrOneConsumer.
+func (cq *CQ) Wait(ctx context.Context, dst []WC) (int, error) {
+	if err := ctx.Err(); err != nil {
+		return 0, err
+	}
+	n, err := cq.Poll(dst)
+	if n > 0 || err != nil || len(dst) == 0 {
+		return n, err
+	}
+	return cq.wait(ctx, dst)
+}
+
+// Next is Wait for one.
+func (cq *CQ) Next(ctx context.Context) (WC, error) {
+	var dst [1]WC
+	_, err := cq.Wait(ctx, dst[:])
+	return dst[0], err
+}
+
+// Completions waits for one completion after the other. The last pair carries the
+// error that ended it. Breaking out loses nothing: what the body has not seen is
+// given by the next Poll, Wait or Completions.
+func (cq *CQ) Completions(ctx context.Context) iter.Seq2[WC, error] {
+	return func(yield func(WC, error) bool) { cq.completions(ctx, yield) }
+}
+
+// completions takes one at a time: what the body closes is not given to it afterwards,
+// and what it leaves is where everybody finds it.
+func (cq *CQ) completions(ctx context.Context, yield func(WC, error) bool) {
+	var dst [1]WC
+	for {
+		_, err := cq.Wait(ctx, dst[:])
+		if err != nil {
+			yield(WC{}, err)
+			return
+		}
+		if !yield(dst[0], nil) {
+			return
+		}
+	}
+}
+
+// wait is Wait for a queue that was found empty.
+func (cq *CQ) wait(ctx context.Context, dst []WC) (int, error) {
+	if d := time.Duration(cq.spin.Load()); d > 0 {
+		if n, err := cq.spinFor(ctx, d, dst); n > 0 || err != nil {
+			return n, err
+		}
+	}
+	if !cq.enter() {
+		return 0, ErrClosed
+	}
+	defer cq.leave()
+	w, err := cq.ch.enlist(cq)
+	if err != nil {
+		return 0, err
+	}
+	defer cq.ch.delist(w)
+	limit := max(time.Duration(cq.dev.recheck.Load()), 0)
+	for {
+		if n, err := cq.armAndPoll(dst); n > 0 || err != nil {
+			return n, err
+		}
+		cq.stats.sleeps.Add(1)
+		why, err := cq.ch.sleep(ctx, w, limit)
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		if err != nil {
+			// The channel is closed, or the device is gone: then there are completions of
+			// what it left.
+			cq.dev.notice(err)
+			if n, perr := cq.Poll(dst); n > 0 || perr != nil {
+				return n, perr
+			}
+			return 0, opError("wait", cq.dev, cq.describe(), err)
+		}
+		n, err := cq.Poll(dst)
+		switch {
+		case why == wait.Found:
+			cq.stats.wakeups.Add(1)
+			if n == 0 {
+				cq.stats.empty.Add(1)
+			}
+		case why == wait.Expired && n > 0:
+			cq.rescued()
+		case why == wait.Expired:
+			limit = cq.recheckAfter(limit)
+		}
+		if n > 0 || err != nil {
+			return n, err
+		}
+	}
+}
+
+// armAndPoll arms for any completion, unless an event is still to come, and polls: who
+// then finds nothing may sleep.
+func (cq *CQ) armAndPoll(dst []WC) (int, error) {
+	cq.mu.Lock()
+	var err error
+	if !cq.shut && cq.broken == nil && cq.armed.Load() != armedAny {
+		err = cq.arm(armedAny)
+	}
+	if err != nil {
+		cq.mu.Unlock()
+		cq.dev.notice(err)
+		if n, perr := cq.Poll(dst); n > 0 || perr != nil {
+			return n, perr
+		}
+		return 0, opError("arm", cq.dev, cq.describe(), err)
+	}
+	n, err := cq.take(dst)
+	bad := cq.broken != nil && !cq.failed
+	cq.mu.Unlock()
+	if bad {
+		return cq.follow(dst, n)
+	}
+	return n, err
+}
+
+// arm asks the device for an event. The state is set first, as the event may come, and
+// clear it, before the call returns. cq.mu is held.
+func (cq *CQ) arm(state uint32) error {
+	// Armed for any completion, a device stays so until its event.
+	cq.armed.Store(max(state, cq.armed.Load()))
+	err := cq.d.Arm(state == armedSolicited)
+	if err != nil {
+		cq.armed.Store(unarmed)
+	}
+	return err
+}
+
+// Arm asks for one event of the channel at the next completion (ibv_req_notify_cq)
+// and looks again. ready means that there are completions now: poll, do not
+// sleep. Not ready means that the descriptor will be readable after the next
+// completion. For own loops; Wait and event.Loop do it themselves. It neither blocks nor
+// allocates.
+//
+// With ib.NotifySolicited the event comes only for a receive whose sender asked for it
+// (ib.Solicited), and for a failure. Some devices leave out failures of sends, so do not
+// arm a queue of sends that way.
+func (cq *CQ) Arm(n ib.Notify) (ready bool, err error) {
+	if cq == nil || cq.d == nil {
+		return false, errNil
+	}
+	if err := cq.ch.claim(cq); err != nil {
+		return false, err
+	}
+	state := armedAny
+	if n == ib.NotifySolicited {
+		state = armedSolicited
+	}
+	cq.mu.Lock()
+	switch {
+	case cq.shut:
+		err = ErrClosed
+	case cq.broken != nil:
+		err = cq.brokenErr()
+	default:
+		// Always, whatever it was armed for: an event may have been lost.
+		err = cq.arm(state)
+	}
+	if cq.staged.len() > 0 || len(cq.pending) > 0 {
+		ready = true
+	} else if err == nil {
+		ready = cq.fetch() || cq.broken != nil
+	}
+	cq.mu.Unlock()
+	if ready && !errors.Is(err, ErrClosed) {
+		return true, nil // Poll has the error behind them
+	}
+	if err != nil {
+		cq.dev.notice(err)
+	}
+	return ready, err
+}
+
+// spinFor polls for a time without arming. It yields, so that it works on one core, and
+// counts, so that it ends where time stands still.
+func (cq *CQ) spinFor(ctx context.Context, d time.Duration, dst []WC) (int, error) {
+	end := time.Now().Add(d)
+	for i := 0; ; i++ {
+		n, err := cq.Poll(dst)
+		if n > 0 || err != nil {
+			return n, err
+		}
+		if i%8 == 7 {
+			if err := ctx.Err(); err != nil {
+				return 0, err
+			}
+			if time.Duration(i)*50*time.Nanosecond > d || time.Now().After(end) {
+				return 0, nil
+			}
+		}
+		runtime.Gosched()
+	}
+}
+
+// rescueGrace is how long after its completion an event may come.
+const rescueGrace = time.Millisecond
+
+// rescued counts a wake-up that was lost: completions were found when the time was up,
+// and no event is there, nor on its way.
+func (cq *CQ) rescued() {
+	cq.mu.Lock()
+	grace := rescueGrace + cq.period
+	cq.mu.Unlock()
+	cq.ch.drain()
+	if cq.armed.Load() == unarmed {
+		return
+	}
+	time.Sleep(grace)
+	cq.ch.drain()
+	if cq.armed.CompareAndSwap(armedAny, unarmed) { // so that it is armed again
+		cq.stats.rescued.Add(1)
+	}
+}
+
+// recheckMost bounds the time between two looks, in periods.
+const recheckMost = 64
+
+// recheckAfter gives the time of the next look after one in vain. While sends are
+// outstanding it stays the same, as their completions must come. Receives may wait for
+// ever: on a descriptor the looks become rare, and a provider that waits in Go, which
+// cannot lose an event for lack of the kernel's memory, is left alone. So nothing ticks
+// while nothing happens.
+func (cq *CQ) recheckAfter(last time.Duration) time.Duration {
+	period := max(time.Duration(cq.dev.recheck.Load()), 0)
+	for _, qp := range cq.dev.qps.all() {
+		if qp.sendCQ == cq && qp.sq.outstanding() > 0 {
+			return period
+		}
+	}
+	if cq.ch.waits {
+		return 0
+	}
+	return min(2*last, recheckMost*period)
+}

@@ -1,0 +1,124 @@
+package verbs
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/verbs/driver"
+)
+
+// Feature is something that not every device has.
+type Feature uint8
+
+const (
+	FeatureAtomics Feature = iota
+	FeatureWriteImm
+	FeatureSRQ
+	FeatureInvalidate
+	FeatureMemoryWindows
+	FeatureOnDemand
+	FeatureDMABuf
+	FeatureModeration
+	FeatureResizeCQ
+	FeatureTimestamps
+	FeatureXRC
+	FeatureDeviceMemory
+	FeatureFlush
+)
+
+var featureNames = [...]string{
+	FeatureAtomics:       "atomics",
+	FeatureWriteImm:      "write with immediate",
+	FeatureSRQ:           "shared receive queues",
+	FeatureInvalidate:    "send with invalidate",
+	FeatureMemoryWindows: "memory windows",
+	FeatureOnDemand:      "on-demand paging",
+	FeatureDMABuf:        "dma-buf regions",
+	FeatureModeration:    "completion moderation",
+	FeatureResizeCQ:      "resizing completion queues",
+	FeatureTimestamps:    "completion timestamps",
+	FeatureXRC:           "XRC",
+	FeatureDeviceMemory:  "device memory",
+	FeatureFlush:         "FLUSH and ATOMIC WRITE",
+}
+
+// String gives "atomics".
+func (f Feature) String() string {
+	if int(f) < len(featureNames) {
+		return featureNames[f]
+	}
+	return fmt.Sprintf("Feature(%d)", uint8(f))
+}
+
+// Supports gives nil, or an error that wraps errors.ErrUnsupported and says what
+// would be needed. It may have to try: the first call for a feature can be slow.
+func (d *Device) Supports(f Feature) error {
+	const op = "probe"
+	a, err := d.Attr()
+	if err != nil {
+		return err
+	}
+	no := func(why string) error {
+		return opError(op, d, f.String(), fmt.Errorf("%s: %w", why, errors.ErrUnsupported))
+	}
+	unless := func(ok bool, why string) error {
+		if ok {
+			return nil
+		}
+		return no(why)
+	}
+	switch f {
+	case FeatureAtomics:
+		return unless(a.Atomic != ib.AtomicNone, "the device has no atomic operations")
+	case FeatureWriteImm:
+		return unless(d.info.Transport != ib.TransportIWARP, "iWARP has no immediate data")
+	case FeatureSRQ:
+		return unless(a.MaxSRQ > 0, "the device has none (MaxSRQ is 0)")
+	case FeatureInvalidate:
+		return unless(a.Caps&ib.CapMemMgtExtensions != 0, "the device lacks the memory management extensions")
+	case FeatureMemoryWindows:
+		return unless(a.MaxMW > 0, "the device has none (MaxMW is 0)")
+	case FeatureOnDemand:
+		return unless(a.ODP != 0, "the device cannot take page faults")
+	case FeatureModeration:
+		return unless(a.MaxModerationCount > 0, "the device has none (MaxModerationCount is 0)")
+	case FeatureDMABuf:
+		return d.probePD(op, f, func(pd driver.PD) bool { _, ok := pd.(driver.DMABufRegistrar); return ok })
+	case FeatureResizeCQ:
+		return d.probeCQ(op, f)
+	case FeatureTimestamps, FeatureXRC, FeatureDeviceMemory, FeatureFlush:
+		return no("not yet in this version of the library")
+	}
+	return no("unknown feature")
+}
+
+// probePD and probeCQ make an object, as it is the object that knows.
+func (d *Device) probePD(op string, f Feature, able func(driver.PD) bool) error {
+	return d.ask(op, f.String(), func(c driver.Context) error {
+		pd, err := c.AllocPD()
+		if err != nil {
+			return err
+		}
+		defer pd.Close()
+		if !able(pd) {
+			return fmt.Errorf("the provider has no such call: %w", errors.ErrUnsupported)
+		}
+		return nil
+	})
+}
+
+func (d *Device) probeCQ(op string, f Feature) error {
+	return d.ask(op, f.String(), func(c driver.Context) error {
+		cq, err := c.CreateCQ(driver.CQConfig{Entries: 1})
+		if err != nil {
+			return err
+		}
+		defer cq.Close()
+		r, ok := cq.(driver.Resizer)
+		if !ok {
+			return fmt.Errorf("the provider has no such call: %w", errors.ErrUnsupported)
+		}
+		return r.Resize(2)
+	})
+}
