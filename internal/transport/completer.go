@@ -74,10 +74,6 @@ func (q *QP) receiveNAK(now time.Duration, s seq, syn wire.Syndrome) {
 		q.failSend(st, uint32(syn))
 		return
 	}
-	if q.retry.rnrUntil != never {
-		q.drop(DropSyndrome) // packets behind the one that found no receive
-		return
-	}
 	q.lossReported(now)
 }
 

@@ -43,6 +43,9 @@ func (q *QP) Modify(now time.Duration, a *driver.QPAttr, m ib.QPAttrMask) error 
 // withdraw leaves of what the peer is owed only the acknowledgement of what was
 // executed before the oldest unanswered READ.
 func (r *responder) withdraw() {
+	if r.closing {
+		return
+	}
 	if r.replay.pending != 0 {
 		x := r.replay.at(r.replay.sending)
 		r.ack = owesNothing
@@ -143,9 +146,6 @@ func (q *QP) setAttr(a *driver.QPAttr, m ib.QPAttrMask) {
 		if m&f.mask != 0 {
 			f.set()
 		}
-	}
-	if m&ib.AttrTimeout != 0 {
-		q.retry.timeout = d.Timeout
 	}
 	if m&ib.AttrMaxRDAtomic != 0 {
 		q.req.reserve(d.MaxRDAtomic)

@@ -117,7 +117,7 @@ func (q *QP) Transmit(now time.Duration, out *Output) (more bool) {
 	// fill out, the responses begin the next time.
 	if q.resp.starved {
 		q.resp.starved = false
-		if q.transmitResponses(out) {
+		if q.transmitResponses(now, out) {
 			q.transmitRequests(now, out)
 			return true
 		}
@@ -127,7 +127,7 @@ func (q *QP) Transmit(now time.Duration, out *Output) (more bool) {
 		q.resp.starved = q.resp.owes()
 		return true
 	}
-	return q.transmitResponses(out)
+	return q.transmitResponses(now, out)
 }
 
 // AckPending reports whether Transmit would send nothing but an acknowledgement, which

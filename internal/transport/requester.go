@@ -85,9 +85,19 @@ func (q *QP) transmitRequests(now time.Duration, out *Output) (more bool) {
 	if q.state != ib.StateRTS && q.state != ib.StateSQD || q.retry.rnrUntil != never {
 		return false
 	}
-	if q.retry.probe && q.sendProbe(now, out) {
+	if q.retry.probe && q.sendProbe(out) {
 		return true
 	}
+	more = q.sendWindow(now, out)
+	if r.outstanding() {
+		q.arm(now)
+	}
+	return more
+}
+
+// sendWindow sends requests until the window is full, or something must be waited for.
+func (q *QP) sendWindow(now time.Duration, out *Output) (more bool) {
+	r := &q.req
 	limit := q.cc.limit()
 	psns := q.cc.psns()
 	for {
@@ -146,9 +156,6 @@ func (q *QP) transmitRequests(now time.Duration, out *Output) (more bool) {
 		r.inflight += cost
 		r.send += seq(n)
 		r.max = max(r.max, r.send)
-	}
-	if r.outstanding() {
-		q.retry.arm(now)
 	}
 	return false
 }
@@ -264,6 +271,8 @@ func (q *QP) examine(p *driver.SendSlot) (n uint32, st ib.Status, f mem.Fault) {
 	var need ib.Access
 	if op.writes {
 		need = ib.LocalWrite
+	} else if l <= uint64(q.mtu) {
+		return uint32(l), ib.StatusSuccess, mem.OK // its only packet will show
 	}
 	if f := q.checkList(p.SGL, need); f != mem.OK {
 		return 0, ib.StatusLocProt, f

@@ -1,6 +1,8 @@
 package transport
 
 import (
+	"time"
+
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/internal/mem"
 	"github.com/verbena-rdma/verbena/internal/wire"
@@ -20,6 +22,8 @@ type responder struct {
 	reported bool       // the gap at expected was reported
 	closing  bool       // ERR because of the peer's request: the NAK is still owed
 	starved  bool       // requests filled the last output
+	burst    uint32     // bytes of READ responses sent without a pause
+	resume   time.Duration
 
 	// The WRITE that is being received.
 	addr uint64
@@ -46,7 +50,7 @@ const (
 
 func (r *responder) reset() {
 	res := r.replay.res
-	*r = responder{}
+	*r = responder{resume: never}
 	r.replay.res = res
 }
 
@@ -150,7 +154,7 @@ func (q *QP) refuseAt(s seq, syn wire.Syndrome, st ib.Status, event bool) {
 		q.finishRecv(st, uint32(syn))
 		r.taken = false
 	}
-	if event {
+	if event && !r.closing {
 		// §11.6.3.2: errors that no completion of this side tells.
 		switch syn {
 		case wire.NAKInvalid:
@@ -286,8 +290,10 @@ func (q *QP) receiveWrite(p *wire.Packet, c wire.Flags) {
 	}
 }
 
-// transmitResponses sends what the peer is owed, in the order of its requests.
-func (q *QP) transmitResponses(out *Output) (more bool) {
+// transmitResponses sends what the peer is owed, in the order of its requests. A long
+// READ response is cut by pauses, so that the owner can do something else, and a peer
+// that asks for gigabytes gets them at a bounded rate.
+func (q *QP) transmitResponses(now time.Duration, out *Output) (more bool) {
 	r := &q.resp
 	if !r.owes() && !q.cc.owesCNP {
 		return false
@@ -303,10 +309,18 @@ func (q *QP) transmitResponses(out *Output) (more bool) {
 		return false
 	}
 	for r.replay.pending != 0 {
+		if r.resume != never {
+			return false
+		}
+		if uint64(r.burst) >= max(maxBurst, q.cc.peer) {
+			r.resume = now + burstPause
+			return false
+		}
 		if !q.emitResponse(out) {
 			return true
 		}
 	}
+	r.burst = 0
 	if r.ack != owesNothing {
 		if !q.begin(out, 0) {
 			return true

@@ -30,6 +30,7 @@ type resource struct {
 	run    uint32 // first of the response that is being sent
 	msn    uint32
 	atomic bool
+	done   bool // all of the response was sent once
 }
 
 func (r *replay) at(i uint64) *resource { return &r.res[i%uint64(len(r.res))] }
@@ -55,14 +56,20 @@ func (r *replay) resize(n int) {
 }
 
 // add gives the place for a new READ or atomic. It fails if the peer has more of them
-// outstanding than was agreed.
+// outstanding than was agreed. If the oldest is only being repeated, the peer has its
+// response by now: else it would not go on.
 func (r *replay) add() *resource {
 	if len(r.res) == 0 {
 		return nil
 	}
 	if r.tail-r.head == uint64(len(r.res)) {
 		if x := r.at(r.head); x.cur != x.end {
-			return nil
+			if !x.done {
+				return nil
+			}
+			x.end = x.cur
+			r.pending--
+			r.seek()
 		}
 		r.head++
 	}
@@ -244,6 +251,7 @@ func (q *QP) emitResponse(out *Output) (ok bool) {
 		m.Release()
 	}
 	q.end(out, b, n)
+	q.resp.burst += n
 	q.responded(x)
 	return true
 }
@@ -251,6 +259,7 @@ func (q *QP) emitResponse(out *Output) (ok bool) {
 func (q *QP) responded(x *resource) {
 	r := &q.resp.replay
 	if x.cur++; x.cur == x.end {
+		x.done = x.done || x.end == x.n
 		r.pending--
 		r.seek()
 	}

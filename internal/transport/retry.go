@@ -33,8 +33,7 @@ type retry struct {
 	probe    bool // one is to be sent
 	backoff  uint8
 
-	timeout     time.Duration // 0: the transport timer never expires
-	left        int           // retries
+	left        int // retries
 	rnrLeft     int
 	recovered   seq // the oldest packet for which there was a fast go-back
 	srtt, rttvr time.Duration
@@ -47,14 +46,15 @@ func (r *retry) stop() {
 }
 
 func (r *retry) reset() {
-	*r = retry{timeout: r.timeout}
+	*r = retry{}
 	r.stop()
 }
 
 // arm starts the timers if they do not run.
-func (r *retry) arm(now time.Duration) {
-	if r.expires == never && r.timeout != 0 {
-		r.expires = now + r.expiry()
+func (q *QP) arm(now time.Duration) {
+	r := &q.retry
+	if r.expires == never && q.attr.Timeout != 0 {
+		r.expires = now + q.expiry()
 	}
 	if r.probeAt == never {
 		r.probeAt = now + r.silence()
@@ -63,8 +63,9 @@ func (r *retry) arm(now time.Duration) {
 
 // expiry is the transport time-out: the one that was asked for, or, as §9.7.6.1.3 allows
 // up to four times of it, as much more as the measured round trips need.
-func (r *retry) expiry() time.Duration {
-	return max(r.timeout, min(4*r.timeout, r.srtt+4*r.rttvr))
+func (q *QP) expiry() time.Duration {
+	t := q.attr.Timeout
+	return max(t, min(4*t, q.retry.srtt+4*q.retry.rttvr))
 }
 
 // silence is how long a peer may be silent before it is probed.
@@ -79,7 +80,7 @@ func (r *retry) silence() time.Duration {
 // Deadline gives the time at which Advance must be called; false: no timer runs.
 func (q *QP) Deadline() (time.Duration, bool) {
 	r := &q.retry
-	d := min(r.rnrUntil, r.expires, r.probeAt)
+	d := min(r.rnrUntil, r.expires, r.probeAt, q.resp.resume)
 	return d, d != never
 }
 
@@ -87,6 +88,9 @@ func (q *QP) Deadline() (time.Duration, bool) {
 // nothing if none has; Transmit sends what follows from it.
 func (q *QP) Advance(now time.Duration) {
 	r := &q.retry
+	if now >= q.resp.resume {
+		q.resp.resume, q.resp.burst = never, 0
+	}
 	if now >= r.rnrUntil {
 		r.rnrUntil = never
 		return
@@ -101,7 +105,7 @@ func (q *QP) Advance(now time.Duration) {
 		q.cc.expired(q)
 		q.goBack()
 		r.recovered = 0
-		r.expires = now + r.expiry()
+		r.expires = now + q.expiry()
 		r.probeAt = now + r.silence()
 		return
 	}
@@ -130,7 +134,7 @@ func (q *QP) goBack() {
 // (§9.7.5.2.4).
 func (q *QP) lossReported(now time.Duration) {
 	r := &q.retry
-	if r.recovered == q.req.una {
+	if r.recovered == q.req.una || r.rnrUntil != never {
 		q.drop(DropSyndrome)
 		return
 	}
@@ -144,7 +148,7 @@ func (q *QP) lossReported(now time.Duration) {
 	q.cc.lost(q)
 	q.goBack()
 	if r.expires != never {
-		r.expires = now + r.expiry()
+		r.expires = now + q.expiry()
 	}
 	r.probeAt = now + r.silence()
 }
@@ -165,7 +169,7 @@ func (q *QP) progressed(now time.Duration, cost uint64) {
 	}
 	r.expires, r.probeAt = never, never
 	if q.req.outstanding() {
-		r.arm(now)
+		q.arm(now)
 	}
 	q.cc.acknowledged(cost, q.req.inflight, q.mtu)
 }
@@ -194,7 +198,7 @@ func (q *QP) roundTrip(d time.Duration) {
 // lost, and the oldest in turn, for which the peer may wait without saying so a second
 // time. Of a READ it asks for the last packet of the response, or for all that is missing
 // of the oldest part: a part of a READ must not begin in its middle for the peer.
-func (q *QP) sendProbe(now time.Duration, out *Output) (full bool) {
+func (q *QP) sendProbe(out *Output) (full bool) {
 	r := &q.req
 	q.retry.probe = false
 	if !r.outstanding() {

@@ -20,7 +20,7 @@ import (
 )
 
 var (
-	simSeeds = flag.Int("sim.seeds", 2000, "seeds of the random simulation")
+	simSeeds = flag.Int("sim.seeds", 3000, "seeds of the random simulation")
 	simSeed  = flag.Uint64("sim.seed", 0, "run this one seed only, with a log")
 )
 
@@ -107,6 +107,7 @@ const (
 	simROM   = 32 << 10 // bytes that never change: sources
 	simSlot  = 12 << 10 // one message
 	simSlots = 48
+	simRecvs = 8 // receives posted at most
 	simSlot0 = simROM + 4096
 	simWords = simROM // 64 words for atomics
 	simSize  = simSlot0 + simSlots*simSlot
@@ -517,16 +518,17 @@ func (e *simEnd) work() {
 		}
 	}
 	e.pump()
-	if e.toPost > 0 || e.peer.toPost > 0 || e.expHead < len(e.expect) || e.peer.expHead < len(e.peer.expect) {
-		if !e.dead || e.toPost > 0 {
-			e.s.at(e.s.now+time.Duration(1+r.IntN(400))*time.Microsecond, simEvent{kind: simWork, end: e})
-		}
+	broken := e.q.State() == ib.StateError || e.peer.q.State() == ib.StateError
+	if e.toPost > 0 || !broken && (e.peer.toPost > 0 || e.expHead < len(e.expect)) {
+		e.s.at(e.s.now+time.Duration(1+r.IntN(400))*time.Microsecond, simEvent{kind: simWork, end: e})
 	}
 }
 
-func (e *simEnd) takeSlot() int {
+// takeSlot gives a free slot, or -1. The last ones are for receives, so that these never
+// wait for anything else.
+func (e *simEnd) takeSlot(recv bool) int {
 	n := len(e.free)
-	if n == 0 {
+	if n == 0 || n <= simRecvs && !recv {
 		return -1
 	}
 	i := e.free[n-1]
@@ -568,10 +570,10 @@ func (e *simEnd) list(l []driver.SGE, off, n int) []driver.SGE {
 
 func (e *simEnd) postRecv() {
 	ss := e.q.RecvSlots()
-	if len(ss) == 0 || e.recvHead+1 < len(e.recvs)-8 {
+	if len(ss) == 0 || len(e.recvs)-e.recvHead >= simRecvs {
 		return
 	}
-	i := e.takeSlot()
+	i := e.takeSlot(true)
 	if i < 0 {
 		return
 	}
@@ -609,7 +611,7 @@ func (e *simEnd) postSend() bool {
 		local: -1, remote: -1, imm: r.Uint32(),
 	}
 	x.n = e.length()
-	x.rom = r.IntN(simROM - x.n)
+	x.rom = r.IntN(simROM - simSlot)
 	if r.IntN(3) != 0 {
 		x.flags |= ib.Signaled
 	}
@@ -628,7 +630,7 @@ func (e *simEnd) postSend() bool {
 		}
 		e.peer.expect = append(e.peer.expect, msg)
 	case ib.OpWrite, ib.OpWriteImm:
-		if x.remote = e.peer.takeSlot(); x.remote < 0 {
+		if x.remote = e.peer.takeSlot(false); x.remote < 0 {
 			return false
 		}
 		p.Addr = simBase + uint64(simSlot0+x.remote*simSlot)
@@ -640,11 +642,11 @@ func (e *simEnd) postSend() bool {
 			e.peer.expect = append(e.peer.expect, msg)
 		}
 	case ib.OpRead:
-		if x.local = e.takeSlot(); x.local < 0 {
+		if x.local = e.takeSlot(false); x.local < 0 {
 			return false
 		}
 	case ib.OpFetchAdd:
-		if x.local = e.takeSlot(); x.local < 0 {
+		if x.local = e.takeSlot(false); x.local < 0 {
 			return false
 		}
 		x.n = 8
@@ -652,7 +654,7 @@ func (e *simEnd) postSend() bool {
 		x.want = e.posted
 		e.posted++
 	case ib.OpCompareSwap:
-		if x.local = e.takeSlot(); x.local < 0 {
+		if x.local = e.takeSlot(false); x.local < 0 {
 			return false
 		}
 		x.n = 8

@@ -2,6 +2,7 @@ package transport
 
 import (
 	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/verbs/driver"
 )
 
 // connected reports whether requests of the peer are executed.
@@ -19,8 +20,7 @@ func (q *QP) enterReset() {
 	q.resp.reset()
 	q.retry.reset()
 	q.cc.reset()
-	c := q.attr.Cap
-	q.attr.Cap = c
+	q.attr = driver.QPAttr{Cap: q.attr.Cap}
 }
 
 // enterRTR begins to execute requests (§10.3.1.3).
@@ -82,6 +82,7 @@ func (q *QP) enterError() {
 	r.askHead = r.askTail
 	r.cautious = false
 	q.resp.taken = false
+	q.resp.resume, q.resp.burst = never, 0
 }
 
 // failSend completes the oldest send request with st, and flushes the rest (C-084).

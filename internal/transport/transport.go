@@ -50,6 +50,8 @@ const (
 	packetOverhead = 256                    // what a packet costs of it beside its payload
 	minWindowPSNs  = 64                     // packets that may be in flight whatever the window
 	ackEvery       = 16                     // packets of a long message between requests for an ACK
+	maxBurst       = 256 << 10              // bytes of READ responses without a pause
+	burstPause     = 50 * time.Microsecond  // for the owner, and for the peer's socket
 	cnpInterval    = 50 * time.Microsecond  // between two CNPs to a peer (annex A17.9.3)
 	minProbe       = 500 * time.Microsecond // before a silent peer is probed
 	firstProbe     = 20 * time.Millisecond  // the same when no round trip was measured yet
