@@ -49,73 +49,60 @@ func madOf(p *wire.Packet) ([]byte, bool) {
 	return p.Payload, true
 }
 
-// cmHost is what the connection manager asks of the device. The manager calls now,
-// wake, addresses, index, limits, route, privateLoopback and queuePair with its lock
-// held: they must not wait, and must not call back. open and sendMAD are called
-// without it.
+// cmHost is what the connection manager asks of the device.
 //
-// The order of locks is: manager, then device. The device never calls the manager
-// with a lock of a queue pair, of a socket or of its timers held.
+// Locks are taken in the order endpoint.rx, cmCore.mu, then the device's leaves (the GID
+// table, the timers, the table of peers). The device calls the manager with no lock but
+// endpoint.rx. The methods of the second half are called without the manager's lock, as
+// they may make system calls or take the lock of a queue pair.
 type cmHost interface {
 	// now is the time since the device was made.
 	now() time.Duration
 
-	// wake asks for a call of cmCore.advance at a time, from any goroutine. The last
-	// call counts; set false: no call is wanted.
+	// wake asks for a call of cmCore.advance at a time. The last call counts; set false:
+	// no call is wanted.
 	wake(at time.Duration, set bool)
-
-	// addresses gives every address that the device can have: those of the host's
-	// interfaces that are up (link-local ones with their zone) and the loopback
-	// addresses that the process holds. The slice is the caller's.
-	addresses() []cmAddr
-
-	// open binds the socket of a local address and starts its reader; an address that
-	// is open already is no error. One that another process holds gives
-	// *netio.InUseError, one that the host has not syscall.EADDRNOTAVAIL.
-	open(local netip.Addr) error
 
 	// index gives the place of a local address in the GID table.
 	index(local netip.Addr) (int, bool)
 
-	// limits gives what is known of the socket of an address, and of the device.
+	// limits gives what is known of the link of a local address.
 	limits(local netip.Addr) cmLimits
 
-	// route gives the local address from which the host would send to dst, or
-	// syscall.ENETUNREACH.
+	// peerBuffer tells what the socket of a peer holds.
+	peerBuffer(remote netip.Addr, bytes int)
+
+	// addresses gives every address that the device has: those of the host's interfaces
+	// that are up, link-local ones with their zone, and the loopback addresses that the
+	// process holds. The slice is the caller's.
+	addresses() ([]netip.Addr, error)
+
+	// open binds the socket of a local address and starts its reader; an address that
+	// is open already is no error. One that another process holds gives an error that
+	// wraps *netio.InUseError, one that the host does not have syscall.EADDRNOTAVAIL.
+	open(local netip.Addr) error
+
+	// holds reports whether this process has the socket of an address open.
+	holds(local netip.Addr) bool
+
+	// loopback gives a loopback address (IPv4) of this process, opened: one that it
+	// holds, or else one of its own.
+	loopback() (netip.Addr, error)
+
+	// route gives the local address from which the host sends to dst, or an error that
+	// wraps syscall.ENETUNREACH or what the system says.
 	route(dst netip.Addr) (netip.Addr, error)
 
-	// privateLoopback gives the n-th choice of a loopback address of the process's own.
-	privateLoopback(n int) netip.Addr
+	// facts gives what the manager wants to know of a queue pair.
+	facts(n ib.QPN) (qpFacts, bool)
 
-	// queuePair gives what the manager wants to know of a queue pair.
-	queuePair(n ib.QPN) (cmQueuePair, bool)
-
-	// peerBuffer tells what the socket of the peer of a queue pair can hold.
-	peerBuffer(n ib.QPN, bytes int)
-
-	// sendMAD sends a management datagram to queue pair 1 of remote. It does not keep mad.
-	sendMAD(local, remote netip.Addr, mad []byte, tos uint8) error
+	// sendMAD sends a management datagram to queue pair 1 of remote. It does not keep
+	// mad. A datagram that cannot be sent is as good as lost.
+	sendMAD(local, remote netip.Addr, mad []byte, tos uint8)
 }
 
-// cmAddr is an address of the host.
-type cmAddr struct {
-	addr  netip.Addr // with zone if it is link-local
-	zone  string     // name of the interface
-	index int        // of the interface
-	open  bool       // the process holds it
-}
-
-// cmLimits are numbers that go into requests and replies.
+// cmLimits are the limits of a link.
 type cmLimits struct {
-	mtu        ib.MTU // of the interface
-	recvBuffer int    // bytes that the socket holds
-	rdAtomic   int    // reads and atomics served at once
-	initDepth  int    // reads and atomics issued at once
-}
-
-// cmQueuePair are facts of a queue pair.
-type cmQueuePair struct {
-	typ   ib.QPType
-	state ib.QPState
-	srq   bool
+	mtu        ib.MTU // the largest path MTU
+	recvBuffer int    // bytes that the socket of the address holds
 }

@@ -48,6 +48,7 @@ type Provider struct {
 	mu     sync.Mutex
 	dev    *device   // nil: removed
 	gone   []*device // removed, to be closed with the provider
+	cm     *cmCore   // of all devices, one after the other; nil: nobody has opened it
 	count  int       // devices made
 	closed bool
 }
@@ -95,6 +96,9 @@ func (p *Provider) addDevice() {
 	p.seed[31] += byte(p.count)
 	p.dev = newDevice(&p.cfg, p.seed)
 	p.count++
+	if p.cm != nil {
+		p.attachCM(p.cm, p.dev)
+	}
 }
 
 // Name gives "soft".
