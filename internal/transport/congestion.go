@@ -73,14 +73,15 @@ func (c *congestion) acknowledged(cost, inflight uint64, mtu uint32) {
 	c.window = min(c.window, c.peer)
 }
 
-// lost halves the window, once for all losses among the packets in flight.
+// lost halves the window, once for all losses among the packets in flight, down to two
+// packets.
 func (c *congestion) lost(q *QP) {
 	if q.req.una < c.mark {
 		return
 	}
 	c.mark = q.req.max
 	q.stats.WindowCuts++
-	c.window = max(min(c.window, max(q.req.inflight, minWindow))/2, uint64(q.mtu)+packetOverhead)
+	c.window = max(c.window/2, 2*(uint64(q.mtu)+packetOverhead))
 	c.slow = c.window
 }
 

@@ -28,6 +28,7 @@ type resource struct {
 	cur    uint32 // next to be sent; end: nothing is to be sent
 	end    uint32
 	run    uint32 // first of the response that is being sent
+	stop   uint32 // bytes up to the end of packet end-1
 	msn    uint32
 	atomic bool
 	done   bool // all of the response was sent once
@@ -87,19 +88,19 @@ func (r *replay) seek() {
 	}
 }
 
-// send lets packets a to b of the response of number i be sent, together with what is
-// still to be sent of it.
-func (r *replay) send(i uint64, a, b uint32) {
+// send lets packets a to b of the response of number i be sent, up to byte stop, together
+// with what is still to be sent of it.
+func (r *replay) send(i uint64, a, b, stop uint32) {
 	x := r.at(i)
 	if x.cur == x.end {
 		if r.pending == 0 || i < r.sending {
 			r.sending = i
 		}
 		r.pending++
-		x.end = b
+		x.end, x.stop = b, stop
 	} else {
 		a = min(a, x.cur)
-		x.end = max(b, x.end)
+		x.end, x.stop = max(b, x.end), max(stop, x.stop)
 	}
 	x.cur, x.run = a, a
 }
@@ -135,7 +136,7 @@ func (q *QP) acceptRead(x *resource, n uint32) {
 	r.expected += seq(n)
 	r.msn++
 	x.msn = r.msn
-	r.replay.send(r.replay.tail-1, 0, n)
+	r.replay.send(r.replay.tail-1, 0, n, x.len)
 	if r.ack == owesAck {
 		r.ack = owesNothing
 	}
@@ -186,21 +187,21 @@ func (q *QP) repeat(p *wire.Packet, s seq) {
 			continue
 		}
 		a := uint32(s - x.first)
-		b := a + 1
+		b, stop := a+1, uint32(0)
 		if p.Opcode == wire.RCReadRequest {
 			off := a * q.mtu
 			if x.atomic || p.RETH.RKey != x.rkey || p.RETH.Addr != x.addr+uint64(off) || p.RETH.Len > x.len-off {
 				break
 			}
-			b = a + q.packets(p.RETH.Len)
+			b, stop = a+q.packets(p.RETH.Len), off+p.RETH.Len
 		} else if !x.atomic {
 			break
 		}
-		if x.cur != x.end && x.cur <= a && b <= x.end {
+		if x.cur != x.end && x.cur <= a && b <= x.end && stop <= x.stop {
 			return
 		}
 		q.stats.ReadsRepeated++
-		r.send(i, a, b)
+		r.send(i, a, b, stop)
 		return
 	}
 	q.drop(DropReplay)
@@ -225,7 +226,7 @@ func (q *QP) emitResponse(out *Output) (ok bool) {
 		return true
 	}
 	off := x.cur * q.mtu
-	n := min(q.mtu, x.len-off)
+	n := min(q.mtu, x.stop-off)
 	if !q.begin(out, n) {
 		return false
 	}

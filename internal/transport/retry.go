@@ -57,7 +57,7 @@ func (q *QP) arm(now time.Duration) {
 		r.expires = now + q.expiry()
 	}
 	if r.probeAt == never {
-		r.probeAt = now + r.silence()
+		r.probeAt = now + q.silence()
 	}
 }
 
@@ -69,10 +69,13 @@ func (q *QP) expiry() time.Duration {
 }
 
 // silence is how long a peer may be silent before it is probed.
-func (r *retry) silence() time.Duration {
+func (q *QP) silence() time.Duration {
+	r := &q.retry
 	d := firstProbe
 	if r.srtt != 0 {
 		d = max(minProbe, 2*r.srtt+4*r.rttvr)
+	} else if q.attr.Timeout != 0 {
+		d = max(minProbe, min(d, q.attr.Timeout/2))
 	}
 	return min(d<<min(r.backoff, 20), maxProbe)
 }
@@ -106,13 +109,13 @@ func (q *QP) Advance(now time.Duration) {
 		q.goBack()
 		r.recovered = 0
 		r.expires = now + q.expiry()
-		r.probeAt = now + r.silence()
+		r.probeAt = now + q.silence()
 		return
 	}
 	if now >= r.probeAt {
 		r.probe = true
 		r.backoff = min(r.backoff+1, 32)
-		r.probeAt = now + r.silence()
+		r.probeAt = now + q.silence()
 	}
 }
 
@@ -150,7 +153,7 @@ func (q *QP) lossReported(now time.Duration) {
 	if r.expires != never {
 		r.expires = now + q.expiry()
 	}
-	r.probeAt = now + r.silence()
+	r.probeAt = now + q.silence()
 }
 
 // progressed is called when the peer has acknowledged something new, of which cost was

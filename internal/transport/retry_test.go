@@ -1,0 +1,645 @@
+package transport
+
+import (
+	"encoding/binary"
+	"testing"
+	"time"
+
+	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/internal/wire"
+	"github.com/verbena-rdma/verbena/verbs/driver"
+)
+
+const ackTimeout = 4096 * time.Nanosecond << 12 // what scripts use: 16.8 ms
+
+// §9.7.5.1.4, C9-114: a gap is reported once; the requester goes back to it at once.
+func TestSequenceNAK(t *testing.T) {
+	t.Parallel()
+	x := newScript(t, nil)
+	for i := range uint64(4) {
+		x.b.recv(i, 0, 8)
+		x.a.send(i, "x")
+	}
+	x.a.wantPacket(wire.RCSendOnly, 0, "ack")
+	x.drop()
+	x.a.wantPacket(wire.RCSendOnly, 1, "ack")
+	x.deliver()
+	x.b.wantAck(0, wire.NAKSequence)
+	x.keep()
+	x.a.wantPacket(wire.RCSendOnly, 2, "ack")
+	x.deliver()
+	x.a.wantPacket(wire.RCSendOnly, 3, "ack")
+	x.deliver()
+	x.b.wantSilence() // reported already
+	x.release()
+	for i := range 4 {
+		x.a.wantPacket(wire.RCSendOnly, i, "ack")
+		x.deliver()
+	}
+	x.run()
+	for i := range uint64(4) {
+		x.b.wantRecv(i, ib.StatusSuccess, 1)
+		x.a.wantDone(i, ib.StatusSuccess)
+	}
+	if s := x.a.q.Stats(); s.Recoveries != 1 || s.Retransmits != 4 || s.NAKsReceived != 1 || s.Timeouts != 0 {
+		t.Errorf("%+v", s)
+	}
+	if s := x.b.q.Stats(); s.NAKsSent != 1 || s.Drops[DropGap] != 2 {
+		t.Errorf("%+v", s)
+	}
+	// What was reported once may be reported again when the same number is missing later.
+	x.b.recv(9, 0, 8)
+	x.b.recv(9, 0, 8)
+	x.a.send(9, "x")
+	x.a.send(9, "x")
+	x.a.wantPacket(wire.RCSendOnly, 4, "ack")
+	x.drop()
+	x.a.wantPacket(wire.RCSendOnly, 5, "ack")
+	x.deliver()
+	x.b.wantAck(4, wire.NAKSequence)
+	x.deliver()
+	x.run()
+	for range 2 {
+		x.b.wantRecv(9, ib.StatusSuccess, 1)
+		x.a.wantDone(9, ib.StatusSuccess)
+	}
+}
+
+// A NAK acknowledges all before it (§9.7.5.2): what is sent again begins there.
+func TestNAKAcknowledges(t *testing.T) {
+	t.Parallel()
+	x := newScript(t, nil)
+	x.a.post(req{id: 1, op: ib.OpWrite, data: "x"}, req{id: 2, op: ib.OpWrite, sgl: []driver.SGE{x.a.sge(0, 1000)}})
+	x.a.wantPacket(wire.RCWriteOnly, 0, "ack")
+	x.deliver()
+	x.b.wantAck(0, wire.AckNoLimit)
+	x.drop()
+	x.a.wantPacket(wire.RCWriteFirst, 1, "")
+	x.deliver()
+	x.a.wantPacket(wire.RCWriteMiddle, 2, "")
+	x.drop()
+	x.a.wantPacket(wire.RCWriteMiddle, 3, "")
+	x.deliver()
+	x.b.wantAck(2, wire.NAKSequence)
+	x.deliver()
+	x.a.wantPacket(wire.RCWriteLast, 4, "ack") // was on its way
+	x.deliver()
+	x.a.wantDone(1, ib.StatusSuccess)
+	x.a.wantPacket(wire.RCWriteMiddle, 2, "")
+	x.deliver()
+	x.a.wantPacket(wire.RCWriteMiddle, 3, "")
+	x.deliver()
+	x.a.wantPacket(wire.RCWriteLast, 4, "ack")
+	x.deliver()
+	x.b.wantAck(4, wire.AckNoLimit)
+	x.deliver()
+	x.a.wantDone(2, ib.StatusSuccess)
+}
+
+// C-113: the peer sees each SEND and WRITE once; a copy is acknowledged with the number
+// before the expected one.
+func TestDuplicates(t *testing.T) {
+	t.Parallel()
+	x := newScript(t, nil)
+	x.b.recv(1, 0, 8)
+	x.b.recv(2, 8, 8)
+	x.a.send(1, "first")
+	x.a.wantPacket(wire.RCSendOnly, 0, "ack")
+	x.keep()
+	dup := x.kept[0]
+	x.release()
+	x.b.wantRecv(1, ib.StatusSuccess, 5)
+	x.a.post(req{id: 2, op: ib.OpWriteImm, to: 100, data: "second"})
+	x.a.wantPacket(wire.RCWriteOnlyImm, 1, "ack")
+	x.deliver()
+	x.b.wantRecv(2, ib.StatusSuccess, 6)
+	x.b.wantAck(0, wire.AckNoLimit)
+	x.deliver()
+	x.b.wantAck(1, wire.AckNoLimit)
+	x.deliver()
+	copy(x.b.buf, "-----")
+	for range 4 {
+		x.give(dup)
+		if p := x.b.wantAck(1, wire.AckNoLimit); p.AETH.MSN != 2 {
+			t.Errorf("MSN %d, want 2", p.AETH.MSN)
+		}
+		x.deliver()
+	}
+	x.b.wantBytes(0, []byte("-----"))
+	x.a.wantDone(1, ib.StatusSuccess)
+	x.a.wantDone(2, ib.StatusSuccess)
+	if s := x.a.q.Stats(); s.Drops[DropOld] != 4 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// §9.7.5.1.2: an acknowledgement that passes over an unanswered READ or atomic is an
+// implied NAK for it.
+func TestImpliedNAK(t *testing.T) {
+	t.Parallel()
+	for _, op := range []ib.Opcode{ib.OpRead, ib.OpFetchAdd} {
+		x := newScript(t, nil)
+		x.b.recv(1, 100, 8)
+		x.a.post(
+			req{id: 1, op: ib.OpWrite, data: "x", to: 200},
+			req{id: 2, op: op, swap: 1, sgl: []driver.SGE{x.a.sge(0, 8)}},
+			req{id: 3, op: ib.OpSend, data: "y"},
+		)
+		for range 3 {
+			x.a.next()
+			x.deliver()
+		}
+		x.b.wantRecv(1, ib.StatusSuccess, 1)
+		x.b.wantAck(0, wire.AckNoLimit)
+		x.drop()
+		x.b.next()
+		x.drop() // the response
+		x.b.wantAck(2, wire.AckNoLimit)
+		x.deliver()
+		x.a.wantDone(1, ib.StatusSuccess) // what came before the READ is acknowledged
+		if s := x.a.q.Stats(); s.Recoveries != 1 {
+			t.Errorf("%+v", s)
+		}
+		x.run()
+		x.a.wantDone(2, ib.StatusSuccess)
+		x.a.wantDone(3, ib.StatusSuccess)
+		if op == ib.OpFetchAdd {
+			if v := binary.NativeEndian.Uint64(x.b.buf); v != 1 {
+				t.Errorf("the word is %d after one FETCH_ADD", v)
+			}
+		}
+	}
+}
+
+// C-116: whichever READ response is lost, the rest is asked for from the first missing
+// byte on.
+func TestReadResponseLost(t *testing.T) {
+	t.Parallel()
+	for lost := range 4 {
+		x := newScript(t, nil)
+		pattern(x.b.buf[:1000], 1)
+		x.a.post(req{id: 1, op: ib.OpRead, sgl: []driver.SGE{x.a.sge(0, 1000)}})
+		x.a.wantPacket(wire.RCReadRequest, 0, "ack")
+		x.deliver()
+		ops := []wire.Opcode{wire.RCReadRespFirst, wire.RCReadRespMiddle, wire.RCReadRespMiddle, wire.RCReadRespLast}
+		for i, op := range ops {
+			x.b.wantResponse(op, i, wire.AckNoLimit)
+			if i == lost {
+				x.drop()
+				pattern(x.b.buf[:1000], 2) // the peer's memory changes
+			} else {
+				x.deliver()
+			}
+		}
+		if lost == 3 {
+			x.a.wantSilence() // nothing shows it but silence
+			if d := x.a.advance(); d > firstProbe {
+				t.Errorf("the probe comes after %v", d)
+			}
+		}
+		p := x.a.wantPacket(wire.RCReadRequest, lost, "ack")
+		if p.RETH.Addr != 0x10000+uint64(256*lost) || int(p.RETH.Len) != 1000-256*lost {
+			t.Errorf("lost %d: asks for %+v", lost, p.RETH)
+		}
+		x.deliver()
+		x.run()
+		x.a.wantDone(1, ib.StatusSuccess)
+		x.a.wantBytes(256*lost, x.b.buf[256*lost:1000])
+		x.a.wantBytes(0, pattern(make([]byte, 1000), 1)[:256*lost])
+	}
+}
+
+// A READ that is longer than the window is asked for in parts, whose numbers are those
+// of the one READ, and one that is repeated stays inside its part.
+func TestReadInParts(t *testing.T) {
+	t.Parallel()
+	x := newScript(t, &setup{window: 8 * (256 + packetOverhead), depth: 2, destDepth: 2})
+	want := pattern(x.b.buf[:256*10+1], 1)
+	x.a.post(req{id: 1, op: ib.OpRead, sgl: []driver.SGE{x.a.sge(0, len(want))}})
+	for _, at := range []int{0, 4} {
+		if p := x.a.wantPacket(wire.RCReadRequest, at, "ack"); p.RETH.Len != 4*256 || p.RETH.Addr != 0x10000+uint64(256*at) {
+			t.Errorf("part at %d: %+v", at, p.RETH)
+		}
+		x.deliver()
+	}
+	x.a.wantSilence()
+	for i := range 4 {
+		x.b.wantResponse([]wire.Opcode{wire.RCReadRespFirst, wire.RCReadRespMiddle, wire.RCReadRespMiddle, wire.RCReadRespLast}[i], i, wire.AckNoLimit)
+		x.deliver()
+	}
+	if p := x.a.wantPacket(wire.RCReadRequest, 8, "ack"); p.RETH.Len != 2*256+1 {
+		t.Errorf("last part: %+v", p.RETH)
+	}
+	x.drop()
+	x.b.wantResponse(wire.RCReadRespFirst, 4, wire.AckNoLimit)
+	x.deliver()
+	x.b.wantResponse(wire.RCReadRespMiddle, 5, wire.AckNoLimit)
+	x.drop()
+	x.b.wantResponse(wire.RCReadRespMiddle, 6, wire.AckNoLimit)
+	x.deliver()
+	if p := x.a.wantPacket(wire.RCReadRequest, 5, "ack"); p.RETH.Len != 3*256 {
+		t.Errorf("repeated part: %+v", p.RETH)
+	}
+	x.deliver()
+	x.settle()
+	x.a.wantDone(1, ib.StatusSuccess)
+	x.a.wantBytes(0, want)
+}
+
+// C-134: nobody answers. retry_cnt time-outs pass before the error, which takes about
+// (retry_cnt + 1) times the time-out.
+func TestNoAnswer(t *testing.T) {
+	t.Parallel()
+	for _, retry := range []int{-1, 1, 3, 7} { // 7 is seven (C-135)
+		x := newScript(t, &setup{retry: retry})
+		x.a.post(req{id: 1, op: ib.OpWrite, data: "x", silent: true}, req{id: 2, op: ib.OpWrite, data: "y", silent: true})
+		for x.a.q.State() == ib.StateRTS {
+			x.a.flights = nil
+			x.a.advance()
+		}
+		x.a.flights = nil
+		x.a.wantDone(1, ib.StatusRetryExc)
+		x.a.wantBroken(2)
+		n := max(retry, 0)
+		if want := time.Duration(n+1) * ackTimeout; x.now < want || x.now > want*5/4 {
+			t.Errorf("retry %d: it took %v, want about %v", n, x.now, want)
+		}
+		if s := x.a.q.Stats(); s.Timeouts != uint64(n+1) || s.Probes == 0 && n > 0 {
+			t.Errorf("retry %d: %+v", n, s)
+		}
+	}
+}
+
+// C-136: without a time-out it never ends, and probes become rare.
+func TestNeverTimesOut(t *testing.T) {
+	t.Parallel()
+	x := newScript(t, &setup{neverTimer: true})
+	x.a.post(req{id: 1, op: ib.OpWrite, data: "x"})
+	x.a.flights = nil
+	probes := 0
+	for x.now < time.Hour {
+		x.a.advance()
+		probes += len(x.a.flights)
+		if len(x.a.flights) > 1 {
+			t.Fatalf("%d packets for one probe", len(x.a.flights))
+		}
+		x.a.flights = nil
+	}
+	x.a.wantState(ib.StateRTS)
+	if probes < 1000 || probes > 2000 {
+		t.Errorf("%d probes in an hour", probes)
+	}
+	x.a.advance()
+	x.run()
+	x.a.wantDone(1, ib.StatusSuccess)
+}
+
+// A time-out sends one packet; the window opens again as acknowledgements come.
+func TestTimeoutCaution(t *testing.T) {
+	t.Parallel()
+	x := newScript(t, nil)
+	x.a.post(req{id: 1, op: ib.OpWrite, sgl: []driver.SGE{x.a.sge(0, 256*30)}})
+	x.a.flights = nil
+	for x.a.q.Stats().Timeouts == 0 {
+		x.a.flights = nil
+		x.a.advance()
+	}
+	for want := 1; want <= 8; want *= 2 {
+		if n := len(x.a.flights); n != want {
+			t.Fatalf("%d packets, want %d", n, want)
+		}
+		fs := x.a.flights
+		x.a.flights = nil
+		for _, f := range fs {
+			x.b.q.Receive(x.now, f.packet())
+		}
+		x.b.pump()
+		x.b.next()
+		x.deliver()
+	}
+	x.run()
+	x.a.wantDone(1, ib.StatusSuccess)
+}
+
+// C-114: the last packet of a burst is lost. A probe shows it after a few round trips,
+// long before the transport timer.
+func TestTailLoss(t *testing.T) {
+	t.Parallel()
+	x := newScript(t, &setup{timeout: 500 * time.Millisecond})
+	for i := range uint64(5) { // measure the round trip
+		x.b.recv(i, 0, 8)
+		x.a.send(i, "x")
+		x.a.wantPacket(wire.RCSendOnly, int(i), "ack")
+		x.deliver()
+		x.b.wantAck(int(i), wire.AckNoLimit)
+		x.after(40 * time.Microsecond)
+		x.deliver()
+		x.a.wantDone(i, ib.StatusSuccess)
+		x.b.wantRecv(i, ib.StatusSuccess, 1)
+	}
+	x.b.recv(5, 0, 8)
+	x.b.recv(6, 0, 8)
+	x.a.send(5, "x")
+	x.a.send(6, "y")
+	x.a.wantPacket(wire.RCSendOnly, 5, "ack")
+	x.drop()
+	x.a.wantPacket(wire.RCSendOnly, 6, "ack")
+	x.drop()
+	if d := x.a.advance(); d > time.Millisecond {
+		t.Errorf("the probe comes after %v", d)
+	}
+	x.a.wantPacket(wire.RCSendOnly, 6, "ack") // the last shows the gap
+	x.deliver()
+	x.b.wantAck(5, wire.NAKSequence)
+	x.drop() // and the report is lost too
+	d1 := x.a.advance()
+	x.a.wantPacket(wire.RCSendOnly, 5, "ack") // the oldest, as the peer will not report twice
+	x.deliver()
+	x.b.wantRecv(5, ib.StatusSuccess, 1)
+	x.b.wantAck(5, wire.AckNoLimit)
+	x.deliver()
+	x.a.wantDone(5, ib.StatusSuccess)
+	x.a.advance()
+	x.a.wantPacket(wire.RCSendOnly, 6, "ack")
+	x.deliver()
+	x.run()
+	x.b.wantRecv(6, ib.StatusSuccess, 1)
+	x.a.wantDone(6, ib.StatusSuccess)
+	if s := x.a.q.Stats(); s.Probes != 3 || s.Timeouts != 0 {
+		t.Errorf("%+v", s)
+	}
+	if d1 < 500*time.Microsecond || x.now > 10*time.Millisecond {
+		t.Errorf("second probe after %v, all after %v", d1, x.now)
+	}
+	if _, ok := x.a.q.Deadline(); ok {
+		t.Error("a timer runs with nothing outstanding")
+	}
+}
+
+// C-129, C-130: receiver not ready. n retries are n+1 tries; the receiver stays.
+func TestRNRRetries(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{-1, 1, 3, 6} {
+		x := newScript(t, &setup{rnrRetry: n, rnrTimer: 10240 * time.Microsecond})
+		x.a.post(req{id: 1, op: ib.OpSend, data: "x"}, req{id: 2, op: ib.OpSend, data: "y"})
+		tries := 0
+		x.a.wantPacket(wire.RCSendOnly, 0, "ack")
+		x.deliver()
+		x.a.wantPacket(wire.RCSendOnly, 1, "ack")
+		x.deliver()
+		for {
+			tries++
+			if p := x.b.wantAck(0, wire.RNRNAK(10240*time.Microsecond)); p.AETH.Syndrome != 0x20|20 {
+				t.Errorf("syndrome %#x", p.AETH.Syndrome)
+			}
+			x.deliver()
+			if x.a.q.State() == ib.StateError {
+				break
+			}
+			if d := x.a.advance(); d != 10240*time.Microsecond {
+				t.Errorf("wait of %v", d)
+			}
+			x.a.wantPacket(wire.RCSendOnly, 0, "ack")
+			x.deliver()
+		}
+		if want := max(n, 0) + 1; tries != want {
+			t.Errorf("rnr_retry %d: %d tries, want %d", max(n, 0), tries, want)
+		}
+		x.a.wantDone(1, ib.StatusRNRRetryExc)
+		x.a.wantBroken(2)
+		x.b.wantState(ib.StateRTS)
+	}
+}
+
+// C-131: RNR for ever is not loss: the transport timer does not run. After the wait one
+// packet goes out, and the rest when the peer takes it.
+func TestRNRForEver(t *testing.T) {
+	t.Parallel()
+	x := newScript(t, &setup{timeout: 100 * time.Microsecond, retry: 1})
+	for i := range uint64(3) {
+		x.a.fill(&req{id: i, op: ib.OpSend, data: "x"})
+	}
+	x.a.pump()
+	x.run()
+	for x.now < 100*time.Second {
+		x.a.advance()
+		if n := len(x.a.flights); n != 1 {
+			t.Fatalf("%d packets after the wait", n)
+		}
+		x.run()
+	}
+	for i := range uint64(3) {
+		x.b.recv(i, 0, 8)
+	}
+	x.a.advance()
+	x.run()
+	for i := range uint64(3) {
+		x.a.wantDone(i, ib.StatusSuccess)
+		x.b.wantRecv(i, ib.StatusSuccess, 1)
+	}
+	if s := x.a.q.Stats(); s.Timeouts != 0 || s.RNRsReceived < 1000 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// §9.7.5.2.8: RNR inside a stream. What came before it is acknowledged; packets behind
+// it are silent; copies of the report do not prolong the wait, nor do NAKs shorten it.
+func TestRNRInside(t *testing.T) {
+	t.Parallel()
+	x := newScript(t, nil)
+	x.b.recv(1, 0, 8)
+	x.a.post(
+		req{id: 1, op: ib.OpSend, data: "x"},
+		req{id: 2, op: ib.OpWriteImm, sgl: []driver.SGE{x.a.sge(0, 600)}}, // fails with its last packet
+		req{id: 3, op: ib.OpWrite, data: "y"},
+	)
+	for range 5 {
+		x.a.next()
+		x.deliver()
+	}
+	x.b.wantRecv(1, ib.StatusSuccess, 1)
+	x.b.wantAck(0, wire.AckNoLimit)
+	x.drop()
+	rnr := wire.RNRNAK(640 * time.Microsecond)
+	x.b.wantAck(3, rnr)
+	x.keep()
+	copies := x.kept[0]
+	x.b.wantSilence()
+	x.release()
+	x.a.wantDone(1, ib.StatusSuccess)
+	x.a.wantSilence()
+	x.after(300 * time.Microsecond)
+	x.give(copies)
+	x.a.forge(wire.Packet{Opcode: wire.RCAcknowledge, PSN: x.a.psn.Add(3), AETH: wire.AETH{Syndrome: wire.NAKSequence}})
+	x.a.wantSilence()
+	if d := x.a.advance(); d != 340*time.Microsecond {
+		t.Errorf("the rest of the wait is %v", d)
+	}
+	x.b.recv(2, 0, 0)
+	x.a.wantPacket(wire.RCWriteLastImm, 3, "ack")
+	x.deliver()
+	x.run()
+	x.b.wantRecv(2, ib.StatusSuccess, 600)
+	x.a.wantDone(2, ib.StatusSuccess)
+	x.a.wantDone(3, ib.StatusSuccess)
+}
+
+// C-132: timer code 0 is 655.36 ms.
+func TestLongestRNR(t *testing.T) {
+	t.Parallel()
+	x := newScript(t, &setup{rnrTimer: 655360 * time.Microsecond})
+	x.a.send(1, "x")
+	x.a.wantPacket(wire.RCSendOnly, 0, "ack")
+	x.deliver()
+	x.b.wantAck(0, 0x20)
+	x.deliver()
+	x.b.recv(1, 0, 8)
+	if d := x.a.advance(); d != 655360*time.Microsecond {
+		t.Errorf("wait of %v", d)
+	}
+	x.run()
+	x.a.wantDone(1, ib.StatusSuccess)
+	x.b.wantRecv(1, ib.StatusSuccess, 1)
+}
+
+// C-137: numbers that do not match: no delivery, and the sender gives up.
+func TestWrongPSN(t *testing.T) {
+	t.Parallel()
+	for _, off := range []int{5, -5} {
+		x := newScript(t, nil)
+		x.b.recv(1, 0, 8)
+		x.b.q.resp.expected += seq(off)
+		x.a.send(1, "x")
+		x.settle()
+		x.a.wantDone(1, ib.StatusRetryExc)
+		x.a.wantBroken()
+		x.b.wantState(ib.StateRTS)
+	}
+}
+
+// §9.7.5.1.3: an atomic is executed once, and its result is repeated while it is
+// remembered. A READ is executed again, also in part, if it is the same.
+func TestReplay(t *testing.T) {
+	t.Parallel()
+	x := newScript(t, &setup{depth: 4, destDepth: 2})
+	pattern(x.b.buf[1000:2000], 1)
+	x.a.post(req{id: 1, op: ib.OpFetchAdd, swap: 5, sgl: []driver.SGE{x.a.sge(0, 8)}})
+	x.a.wantPacket(wire.RCFetchAdd, 0, "ack")
+	x.keep()
+	add := x.kept[0]
+	x.release()
+	x.b.wantResponse(wire.RCAtomicAck, 0, wire.AckNoLimit)
+	x.deliver()
+	x.a.wantDone(1, ib.StatusSuccess)
+	x.give(add)
+	if p := x.b.wantResponse(wire.RCAtomicAck, 0, wire.AckNoLimit); p.AtomicAck != 0 || p.AETH.MSN != 1 {
+		t.Errorf("replay: %d, MSN %d", p.AtomicAck, p.AETH.MSN)
+	}
+	x.drop()
+	x.a.post(req{id: 2, op: ib.OpRead, to: 1000, sgl: []driver.SGE{x.a.sge(1000, 1000)}})
+	x.a.wantPacket(wire.RCReadRequest, 1, "ack")
+	x.deliver()
+	x.run()
+	x.a.wantDone(2, ib.StatusSuccess)
+
+	ask := func(psn int, addr uint64, n uint32, key ib.RKey) {
+		x.b.forge(wire.Packet{Opcode: wire.RCReadRequest, PSN: x.a.psn.Add(psn), RETH: wire.RETH{Addr: addr, Len: n, RKey: key}})
+	}
+	key := x.b.mr.RKey()
+	drops := func() uint64 { return x.b.q.Stats().Drops[DropReplay] }
+	ask(2, 0x10000+1256, 300, key) // a piece
+	x.b.wantResponse(wire.RCReadRespFirst, 2, wire.AckNoLimit)
+	x.drop()
+	if p := x.b.wantResponse(wire.RCReadRespLast, 3, wire.AckNoLimit); string(p.Payload) != string(x.b.buf[1512:1556]) {
+		t.Error("a repeated READ gives wrong bytes")
+	}
+	x.drop()
+	was := drops()
+	ask(2, 0x10000+1257, 300, key)   // other address
+	ask(2, 0x10000+1256, 745, key)   // longer than the original
+	ask(2, 0x10000+1256, 300, key+1) // other key
+	ask(0, 0x10000, 8, key)          // that was an atomic
+	x.b.forge(wire.Packet{Opcode: wire.RCFetchAdd, PSN: x.a.psn.Add(1), Atomic: wire.AtomicETH{Addr: 0x10000, RKey: key, Swap: 1}})
+	x.b.forge(wire.Packet{Opcode: wire.RCFetchAdd, PSN: x.a.psn.Add(-1), Atomic: wire.AtomicETH{Addr: 0x10000, RKey: key, Swap: 1}})
+	if n := drops() - was; n != 6 {
+		t.Errorf("%d of 6 were dropped", n)
+	}
+	x.a.post(req{id: 3, op: ib.OpRead, to: 0, sgl: []driver.SGE{x.a.sge(0, 8)}})
+	x.run()
+	x.a.wantDone(3, ib.StatusSuccess)
+	x.give(add) // forgotten now: there are two resources
+	x.b.wantSilence()
+	if v := binary.NativeEndian.Uint64(x.b.buf); v != 5 {
+		t.Errorf("the word is %d", v)
+	}
+	x.b.wantState(ib.StateRTS)
+}
+
+// The responses to READs keep the order of the requests, an acknowledgement of what came
+// after comes after them, and a repeated request goes to its place.
+func TestResponseOrder(t *testing.T) {
+	t.Parallel()
+	x := newScript(t, nil)
+	for _, r := range []req{
+		{id: 1, op: ib.OpRead, sgl: []driver.SGE{x.a.sge(0, 300)}},
+		{id: 2, op: ib.OpFetchAdd, swap: 1, sgl: []driver.SGE{x.a.sge(0, 8)}},
+		{id: 3, op: ib.OpWrite, data: "x", to: 100},
+		{id: 4, op: ib.OpRead, sgl: []driver.SGE{x.a.sge(0, 8)}},
+		{id: 5, op: ib.OpWrite, data: "x", to: 100},
+	} {
+		x.a.fill(&r)
+	}
+	x.a.pump()
+	first := x.a.flights[0]
+	for _, f := range x.a.flights {
+		x.b.q.Receive(x.now, f.packet())
+	}
+	x.a.flights = nil
+	x.b.q.Receive(x.now, first.packet()) // again, while all of it is still to be sent
+	x.b.pump()
+	x.b.wantResponse(wire.RCReadRespFirst, 0, wire.AckNoLimit)
+	x.drop()
+	x.b.wantResponse(wire.RCReadRespLast, 1, wire.AckNoLimit)
+	x.drop()
+	x.b.wantResponse(wire.RCAtomicAck, 2, wire.AckNoLimit)
+	x.drop()
+	x.b.wantResponse(wire.RCReadRespOnly, 4, wire.AckNoLimit)
+	x.drop()
+	x.b.wantAck(5, wire.AckNoLimit)
+	x.drop()
+	x.settle()
+	for id := range uint64(5) {
+		x.a.wantDone(id+1, ib.StatusSuccess)
+	}
+}
+
+// A long READ response is cut by pauses, after which it goes on.
+func TestReadPauses(t *testing.T) {
+	t.Parallel()
+	const n = 1 << 20
+	x := newScript(t, &setup{bufSize: n, mtu: ib.MTU4096})
+	x.b.forge(wire.Packet{Opcode: wire.RCReadRequest, PSN: x.a.psn, AckReq: true, RETH: wire.RETH{Addr: 0x10000, Len: n, RKey: x.b.mr.RKey()}})
+	got := 0
+	for pauses := 0; ; pauses++ {
+		sum := 0
+		for _, f := range x.b.flights {
+			sum += len(f.packet().Payload)
+		}
+		x.b.flights = nil
+		if sum > maxBurst+4096 {
+			t.Errorf("%d bytes without a pause", sum)
+		}
+		if got += sum; got == n {
+			if pauses < 2 {
+				t.Errorf("%d pauses", pauses)
+			}
+			break
+		}
+		if d := x.b.advance(); d != burstPause {
+			t.Errorf("a pause of %v", d)
+		}
+	}
+	if _, ok := x.b.q.Deadline(); ok {
+		t.Error("a timer runs at the end")
+	}
+}
