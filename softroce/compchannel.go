@@ -14,6 +14,7 @@ import (
 type compChannel struct {
 	ctx      *deviceContext
 	notifier notifier
+	leader   leader
 
 	mu         sync.Mutex
 	first, end *cq // list through cq.nextFired
@@ -110,8 +111,30 @@ func (ch *compChannel) terminate(err error) {
 	}
 }
 
-func (ch *compChannel) FD() (int, error)               { return ch.notifier.descriptor() }
-func (ch *compChannel) Wait(ctx context.Context) error { return ch.notifier.wait(ctx) }
+// FD gives a descriptor that is readable exactly while Next has an event.
+func (ch *compChannel) FD() (int, error) { return ch.notifier.descriptor() }
+
+// Wait waits until Next has an event or an error, or ctx ends. If it can, it sleeps on
+// the socket and handles what arrives itself; see role.
+func (ch *compChannel) Wait(ctx context.Context) error {
+	if ch.notifier.level() {
+		return nil
+	}
+	w := &ch.ctx.d.waiting
+	defer w.Add(-1)
+	if w.Add(1) == 1 && ch.leader.mu.TryLock() {
+		if e := ch.leader.from.Load(); e != nil {
+			done, err := e.lead(ctx, ch)
+			ch.leader.mu.Unlock()
+			if done {
+				return err
+			}
+		} else {
+			ch.leader.mu.Unlock()
+		}
+	}
+	return ch.notifier.wait(ctx)
+}
 
 // Close wakes who waits. Queues that still name the channel fire no more.
 func (ch *compChannel) Close() error {
@@ -124,6 +147,9 @@ func (ch *compChannel) Close() error {
 	ch.first, ch.end, ch.last = nil, nil, net.ErrClosed
 	ch.mu.Unlock()
 	ch.notifier.close()
+	ch.leader.mu.Lock()
+	ch.leader.unwatch()
+	ch.leader.mu.Unlock()
 	ch.ctx.drop(ch)
 	return nil
 }

@@ -274,6 +274,7 @@ func (c *deviceContext) CreateCompChannel() (driver.CompChannel, error) {
 	}
 	ch := &compChannel{ctx: c}
 	ch.notifier.init()
+	ch.notifier.interrupt = ch.leader.interrupt
 	c.keep(ch)
 	return ch, nil
 }

@@ -16,6 +16,7 @@ import (
 
 const (
 	maxCQE        = 1<<18 - 1
+	idlePolls     = 2  // empty polls that do not read the socket
 	pollBatch     = 64 // entries that one Poll gives at most
 	maxModeration = 1<<16 - 1
 	maxPeriod     = (1<<16 - 1) * time.Microsecond
@@ -34,6 +35,8 @@ type cq struct {
 
 	ready atomic.Int64 // entries to be polled
 	state atomic.Uint32
+	from  atomic.Pointer[endpoint] // where the packets come from
+	empty atomic.Uint32            // polls that found nothing, one after the other
 
 	mu      sync.Mutex
 	ring    []driver.WC // a power of two, entries+pollBatch or more
@@ -110,9 +113,10 @@ func (c *cq) Entries() int {
 // Poll gives up to 64 entries, valid until the next Poll. It never blocks and does not
 // allocate. After the last entry of a queue that overran it gives an error.
 func (c *cq) Poll() ([]driver.WC, error) {
-	if c.ready.Load() == 0 {
+	if c.ready.Load() == 0 && !c.look() {
 		return nil, c.err()
 	}
+	c.empty.Store(0)
 	c.mu.Lock()
 	i := int(c.head & uint64(len(c.ring)-1))
 	n := min(int(c.tail-c.head), pollBatch, len(c.ring)-i)
@@ -121,6 +125,18 @@ func (c *cq) Poll() ([]driver.WC, error) {
 	p := c.ring[i : i+n : i+n]
 	c.mu.Unlock()
 	return p, nil
+}
+
+// look is a poll that found nothing. Who waits in the usual way polls twice, and arms;
+// who goes on polling reads the socket.
+func (c *cq) look() bool {
+	if c.empty.Add(1) <= idlePolls {
+		return false
+	}
+	if e := c.from.Load(); e != nil && e.role.conn != nil && c.state.Load() == cqUp {
+		e.progress()
+	}
+	return c.ready.Load() > 0
 }
 
 func (c *cq) err() error {
@@ -135,9 +151,9 @@ func (c *cq) err() error {
 	return net.ErrClosed
 }
 
-// push adds completions of q, in order, and reports whether it woke somebody. Called
-// with the queue pair's lock held.
-func (c *cq) push(done *transport.Completion) (woke bool) {
+// push adds a completion and reports whether it fired an event. e is where the packet
+// came from that caused it, or nil. Called with the queue pair's lock held.
+func (c *cq) push(done *transport.Completion, e *endpoint) (fired bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if s := c.state.Load(); s != cqUp {
@@ -152,6 +168,9 @@ func (c *cq) push(done *transport.Completion) (woke bool) {
 	c.ring[c.tail&uint64(len(c.ring)-1)] = done.WC
 	c.tail++
 	c.ready.Add(1)
+	if e != nil && c.from.Load() != e {
+		c.from.Store(e)
+	}
 	if c.armed == unarmed ||
 		c.armed == armedSolicited && !done.Solicited && done.Status == ib.StatusSuccess {
 		return false
@@ -180,6 +199,9 @@ func (c *cq) fire() bool {
 	c.armed = unarmed
 	if c.ch == nil {
 		return false
+	}
+	if e := c.from.Load(); c.ch.leader.from.Load() != e {
+		c.ch.leader.from.Store(e)
 	}
 	c.ch.post(c)
 	return true
@@ -246,6 +268,7 @@ func (c *cq) detach(q *qp) {
 // Arm asks for one event at the next completion; completions that are there already do
 // not fire. Armed for any completion, it stays so.
 func (c *cq) Arm(solicited bool) error {
+	c.empty.Store(0)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.err(); err != nil {

@@ -60,18 +60,18 @@ func fired(t *testing.T, ch *compChannel) (handles []uint64) {
 func TestC236_StrictArming(t *testing.T) {
 	t.Parallel()
 	c, ch := newTestCQ(t, 8)
-	c.push(done(1))
+	c.push(done(1), nil)
 	c.Arm(false)
 	if n := fired(t, ch); len(n) != 0 {
 		t.Fatalf("a completion that was there fired: %v", n)
 	}
-	if !c.push(done(2)) {
+	if !c.push(done(2), nil) {
 		t.Error("push does not say that it fired")
 	}
 	if n := fired(t, ch); !slices.Equal(n, []uint64{5}) {
 		t.Fatalf("events %v, want one", n)
 	}
-	c.push(done(3))
+	c.push(done(3), nil)
 	if n := fired(t, ch); len(n) != 0 {
 		t.Fatalf("fired without being armed: %v", n)
 	}
@@ -103,7 +103,7 @@ func TestC238_SolicitedArming(t *testing.T) {
 			c.Arm(a)
 		}
 		for _, p := range x.push {
-			c.push(p)
+			c.push(p, nil)
 		}
 		if n := fired(t, ch); len(n) != x.want {
 			t.Errorf("%s: %d events, want %d", x.name, len(n), x.want)
@@ -123,7 +123,7 @@ func TestC241_C242_ManyQueuesOneChannel(t *testing.T) {
 		c.Arm(false)
 	}
 	for i := range qs {
-		qs[63-i].push(done(uint64(i)))
+		qs[63-i].push(done(uint64(i)), nil)
 	}
 	got := fired(t, ch)
 	if len(got) != 64 || got[0] != 163 || got[63] != 100 {
@@ -132,9 +132,9 @@ func TestC241_C242_ManyQueuesOneChannel(t *testing.T) {
 	// Armed and fired twice before anybody looks: two events, as each arm has one.
 	for range 2 {
 		qs[3].Arm(false)
-		qs[3].push(done(1))
+		qs[3].push(done(1), nil)
 		qs[4].Arm(false)
-		qs[4].push(done(1))
+		qs[4].push(done(1), nil)
 	}
 	got = fired(t, ch)
 	slices.Sort(got)
@@ -144,7 +144,7 @@ func TestC241_C242_ManyQueuesOneChannel(t *testing.T) {
 	// A queue that is closed takes its events along, the others' stay.
 	for _, c := range qs[10:13] {
 		c.Arm(false)
-		c.push(done(1))
+		c.push(done(1), nil)
 	}
 	qs[11].Close()
 	if got = fired(t, ch); !slices.Equal(got, []uint64{110, 112}) {
@@ -156,7 +156,7 @@ func TestC243_EventWithEmptyQueue(t *testing.T) {
 	t.Parallel()
 	c, ch := newTestCQ(t, 4)
 	c.Arm(false)
-	c.push(done(1))
+	c.push(done(1), nil)
 	if w, _ := c.Poll(); len(w) != 1 {
 		t.Fatal("no completion")
 	}
@@ -188,12 +188,12 @@ func TestC048_QueueSizes(t *testing.T) {
 		q := c.(*cq)
 		m := min(n, 1000)
 		for i := range m {
-			q.push(done(uint64(i)))
+			q.push(done(uint64(i)), nil)
 		}
 		w, _ := q.Poll()
 		first, taken := w[0].ID, len(w)
 		for i := range taken {
-			q.push(done(uint64(m + i)))
+			q.push(done(uint64(m+i)), nil)
 		}
 		if w[0].ID != first {
 			t.Fatalf("%d entries: what Poll gave was overwritten", n)
@@ -246,7 +246,7 @@ func TestC060_Resize(t *testing.T) {
 	t.Parallel()
 	c, _ := newTestCQ(t, 4)
 	for i := range 4 {
-		c.push(done(uint64(i)))
+		c.push(done(uint64(i)), nil)
 	}
 	for _, n := range []int{0, -1, maxCQE + 1, 3} {
 		if err := c.Resize(n); !errors.Is(err, syscall.EINVAL) || c.Entries() != 4 {
@@ -257,7 +257,7 @@ func TestC060_Resize(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 196 {
-		c.push(done(uint64(4 + i)))
+		c.push(done(uint64(4+i)), nil)
 	}
 	for next := uint64(0); next < 200; {
 		w, err := c.Poll()
@@ -287,7 +287,7 @@ func TestC063_QueueWithoutChannel(t *testing.T) {
 	if err := c.Arm(false); err != nil {
 		t.Error(err)
 	}
-	c.(*cq).push(done(1))
+	c.(*cq).push(done(1), nil)
 	if w, err := c.Poll(); len(w) != 1 || err != nil {
 		t.Error(w, err)
 	}
@@ -321,28 +321,28 @@ func TestModeration(t *testing.T) {
 			}
 		}
 		c.Arm(false)
-		c.push(done(1))
-		c.push(done(2))
+		c.push(done(1), nil)
+		c.push(done(2), nil)
 		step("two of three", 0)
-		c.push(done(3))
+		c.push(done(3), nil)
 		step("the third", 1)
 		time.Sleep(10 * time.Millisecond)
 		step("the period after the event", 0)
 		c.Arm(false)
-		c.push(done(4))
+		c.push(done(4), nil)
 		time.Sleep(999 * time.Microsecond)
 		step("before the period", 0)
 		time.Sleep(time.Microsecond)
 		step("after the period", 1)
-		c.push(done(5))
+		c.push(done(5), nil)
 		time.Sleep(time.Second)
 		step("not armed", 0)
 		c.Arm(false)
-		c.push(done(6))
+		c.push(done(6), nil)
 		c.Moderate(0, 0)
 		step("moderation ends with one waiting", 1)
 		c.Arm(false)
-		c.push(done(7))
+		c.push(done(7), nil)
 		step("without moderation", 1)
 		if !p.dev.timers.idle() {
 			t.Error("a timer runs without need")
@@ -360,11 +360,11 @@ func TestC057_OverrunOfTheQueue(t *testing.T) {
 		defer p.Close()
 		ctx := open(t, p)
 		c, ch := addCQ(t, ctx, nil, 77, 2)
-		c.push(done(1))
-		c.push(done(2))
+		c.push(done(1), nil)
+		c.push(done(2), nil)
 		c.Arm(false)
-		c.push(done(3))
-		c.push(done(4))
+		c.push(done(3), nil)
+		c.push(done(4), nil)
 		synctest.Wait()
 		if n := fired(t, ch); len(n) != 1 {
 			t.Errorf("%d events, want 1: who waits must learn of it", len(n))
@@ -401,7 +401,7 @@ func TestDetachTakesCompletionsAlong(t *testing.T) {
 		if i%3 == 0 {
 			d.QPN = 8
 		}
-		c.push(d)
+		c.push(d, nil)
 	}
 	c.detach(gone)
 	var got []uint64
@@ -431,8 +431,8 @@ func TestCompletionsDoNotAllocate(t *testing.T) {
 	if n := testing.AllocsPerRun(1000, func() {
 		c.Arm(true)
 		c.Arm(false)
-		c.push(d)
-		c.push(d)
+		c.push(d, nil)
+		c.push(d, nil)
 		c.Poll()
 		c.Poll()
 		ch.Next()
@@ -445,7 +445,7 @@ func TestCompletionsDoNotAllocate(t *testing.T) {
 	}
 	if n := testing.AllocsPerRun(1000, func() {
 		c.Arm(false)
-		c.push(d)
+		c.push(d, nil)
 		c.Poll()
 		ch.Next()
 	}); n != 0 {

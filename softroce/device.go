@@ -65,6 +65,7 @@ type device struct {
 	mu       sync.Mutex
 	contexts map[*deviceContext]struct{}
 
+	waiting atomic.Int64  // goroutines that wait for completions
 	domains atomic.Uint32 // protection domains numbered so far
 	objects [objectKinds]atomic.Int64
 	state   atomic.Uint32

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -53,6 +54,7 @@ type endpoint struct {
 	v4    bool
 	link  atomic.Bool // packets can go in and out
 	done  chan struct{}
+	role  role
 
 	// rx is held while packets are handled, by the reader or by a timer that drains
 	// the socket.
@@ -147,6 +149,7 @@ func (d *device) listen(local netip.Addr, mtu int) (*endpoint, error) {
 		e.limit.TrainBytes = outputBytes
 	}
 	e.ms = newMessages(readBatch, e.limit.ReceiveSize)
+	e.initRole()
 	return e, nil
 }
 
@@ -228,22 +231,34 @@ func (s *endpoints) close() {
 	s.mu.Unlock()
 	for _, e := range all {
 		e.conn.Close()
+		e.handBack()
 	}
 	for _, e := range all {
 		<-e.done
+		e.rx.Lock() // another goroutine may have the role
+		e.rx.Unlock()
 	}
 }
 
-// run is the reader.
+// run is the endpoint's own goroutine.
 func (e *endpoint) run() {
 	defer close(e.done)
 	failures := 0
 	for {
 		n, err := e.conn.Read(e.ms)
-		if err != nil {
-			if errors.Is(err, net.ErrClosed) {
-				return
+		switch {
+		case err == nil:
+			failures = 0
+			if e.turn(n, nil) {
+				e.vacate()
+				e.stand()
+				e.settle()
 			}
+		case errors.Is(err, net.ErrClosed):
+			return
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			e.role.conn.Resume() // meant for one who had the role before
+		default:
 			// Nothing that is known comes here. Do not spin should it stay.
 			e.d.stats.readErrors.Add(1)
 			failures++
@@ -251,22 +266,29 @@ func (e *endpoint) run() {
 				return
 			}
 			time.Sleep(time.Duration(min(failures, 100)) * time.Millisecond)
-			continue
 		}
-		failures = 0
-		e.turn(n)
 	}
 }
 
 // turn handles a batch that was read, and what came meanwhile, and sends what the
-// queue pairs then have to say.
-func (e *endpoint) turn(n int) {
+// queue pairs then have to say. Acknowledgements may stay owed: if n, for whose level
+// the caller waits, is set, or if the endpoint's goroutine is to leave the role to whom
+// it woke, which the result says.
+func (e *endpoint) turn(n int, level *notifier) (yield bool) {
 	e.rx.Lock()
 	defer e.rx.Unlock()
 	for round := 0; n > 0; round++ {
 		e.receive(e.ms[:n])
-		if len(e.waiting) == 0 {
-			// Nothing is owed. The next Read finds what may have come.
+		if level != nil {
+			if level.level() {
+				e.woke = false
+				return false
+			}
+		} else if e.yields() {
+			e.woke = false
+			return true
+		}
+		if len(e.waiting) == 0 || round == maxRounds {
 			break
 		}
 		if e.woke {
@@ -277,13 +299,20 @@ func (e *endpoint) turn(n int) {
 				break
 			}
 		}
-		if round == maxRounds {
-			break
-		}
 		// More packets may make one acknowledgement do for all.
 		n, _ = e.conn.TryRead(e.ms)
 	}
 	e.acknowledge()
+	return false
+}
+
+// settle sends the acknowledgements that are still owed.
+func (e *endpoint) settle() {
+	e.rx.Lock()
+	if len(e.waiting) > 0 {
+		e.acknowledge()
+	}
+	e.rx.Unlock()
 }
 
 // drain handles what is in the socket without waiting, for a timer that wants to know

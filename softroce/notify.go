@@ -10,7 +10,8 @@ import (
 // Both are level-true: they follow set and clear, which the queue calls under its lock
 // when it stops and starts being empty.
 type notifier struct {
-	token chan struct{} // cap 1: full while the queue has something
+	token     chan struct{} // cap 1: full while the queue has something
+	interrupt func()        // wakes who waits elsewhere for the level; nil: nobody does
 
 	mu     sync.Mutex
 	on     bool
@@ -23,12 +24,16 @@ func (n *notifier) init() { n.token = make(chan struct{}, 1) }
 // set and clear change the level; both are idempotent. They do not block.
 func (n *notifier) set() {
 	n.mu.Lock()
-	if !n.on && !n.closed {
+	rise := !n.on && !n.closed
+	if rise {
 		n.on = true
 		n.fd.raise()
 	}
 	n.mu.Unlock()
-	n.wake()
+	n.put()
+	if rise && n.interrupt != nil {
+		n.interrupt()
+	}
 }
 
 func (n *notifier) clear() {
@@ -44,11 +49,11 @@ func (n *notifier) clear() {
 	}
 	// Who set the level in between has put a token that must stay.
 	if n.level() {
-		n.wake()
+		n.put()
 	}
 }
 
-func (n *notifier) wake() {
+func (n *notifier) put() {
 	select {
 	case n.token <- struct{}{}:
 	default:
@@ -74,7 +79,7 @@ func (n *notifier) wait(ctx context.Context) error {
 		case <-n.token:
 			// For the next one who waits; clear takes it away.
 			if n.level() {
-				n.wake()
+				n.put()
 				return nil
 			}
 		case <-done:
@@ -99,5 +104,8 @@ func (n *notifier) close() {
 	n.closed = true
 	n.fd.close()
 	n.mu.Unlock()
-	n.wake()
+	n.put()
+	if n.interrupt != nil {
+		n.interrupt()
+	}
 }

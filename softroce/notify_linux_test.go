@@ -22,7 +22,7 @@ func TestDescriptorIsLevelTrue(t *testing.T) {
 	t.Parallel()
 	c, ch := newTestCQ(t, 64)
 	c.Arm(false)
-	c.push(done(1)) // before the descriptor exists
+	c.push(done(1), nil) // before the descriptor exists
 	fd, err := ch.FD()
 	if err != nil {
 		t.Fatal(err)
@@ -35,7 +35,7 @@ func TestDescriptorIsLevelTrue(t *testing.T) {
 	}
 	for range 3 {
 		c.Arm(false)
-		c.push(done(1))
+		c.push(done(1), nil)
 	}
 	for left := 4; left > 0; left-- {
 		if !readable(t, fd) {
@@ -52,7 +52,7 @@ func TestDescriptorIsLevelTrue(t *testing.T) {
 	if readable(t, fd) {
 		t.Error("readable after Arm alone")
 	}
-	c.push(done(2))
+	c.push(done(2), nil)
 	if !readable(t, fd) {
 		t.Error("not readable")
 	}

@@ -36,6 +36,7 @@ type qp struct {
 	timer   timer
 	armed   bool
 	armedAt time.Duration
+	slack   time.Duration // by which the timer may be late
 	waiting bool // in the list of its endpoint, see endpoint.waiting
 	active  bool // counted in the peer's buffer
 	window  int  // that the machine was told
@@ -216,10 +217,10 @@ func (q *qp) CommitRecv(n int) (int, error) {
 // flush gives completions to their queues, sends what may be sent, and sees that the
 // timer runs. q.mu is held.
 func (q *qp) flush(now time.Duration) (woke bool) {
-	woke = q.deliver()
+	woke = q.deliver(nil)
 	if p := q.peer.Load(); p != nil {
 		q.transmit(p, now)
-		if q.deliver() { // of what failed while it was being built
+		if q.deliver(nil) { // of what failed while it was being built
 			woke = true
 		}
 	}
@@ -245,14 +246,15 @@ func (q *qp) transmit(p *peer, now time.Duration) {
 	p.e.giveSender(s)
 }
 
-// deliver gives completions and events to their queues.
-func (q *qp) deliver() (woke bool) {
+// deliver gives completions and events to their queues. e is where the packets came
+// from that caused them, or nil.
+func (q *qp) deliver(e *endpoint) (woke bool) {
 	for done := q.eng.Completions(); len(done) > 0; done = done[1:] {
 		c := q.sendCQ
 		if done[0].Recv {
 			c = q.recvCQ
 		}
-		if c.push(&done[0]) {
+		if c.push(&done[0], e) {
 			woke = true
 		}
 	}
@@ -265,9 +267,13 @@ func (q *qp) deliver() (woke bool) {
 	return woke
 }
 
-// rearm sees that the timer fires no later than the machine wants. A timer that is too
-// early is left: it looks again when it fires, which is cheaper than moving it with
-// each packet.
+// rearm sees that the timer fires no later than the machine wants, but for slack. A
+// timer that is too early is left: it looks again when it fires, which is cheaper than
+// moving it with each packet.
+//
+// To fire for nothing wakes a thread of a process that is perhaps asleep. So each time
+// that happens the next one may be later, up to maxSlack, and the first time that the
+// machine has something to do ends that. It costs nothing but time after a loss.
 func (q *qp) rearm() {
 	at, ok := q.eng.Deadline()
 	if ok != q.active {
@@ -280,12 +286,17 @@ func (q *qp) rearm() {
 			}
 		}
 	}
-	if !ok || q.armed && q.armedAt <= at {
+	if !ok || q.armed && q.armedAt <= at+q.slack {
 		return
 	}
-	q.armed, q.armedAt = true, at
-	q.d.schedule(&q.timer, at)
+	q.armed, q.armedAt = true, at+q.slack
+	q.d.schedule(&q.timer, q.armedAt)
 }
+
+const (
+	minSlack = 500 * time.Microsecond
+	maxSlack = 8 * time.Millisecond
+)
 
 // unlock gives the lock back and tells the connection manager what it must know.
 func (q *qp) unlock() {
@@ -341,7 +352,11 @@ func (q *qp) onTimer(now time.Duration) {
 func (q *qp) due(now time.Duration) bool {
 	at, ok := q.eng.Deadline()
 	if ok && at <= now {
+		q.slack = 0
 		return true
+	}
+	if ok {
+		q.slack = min(max(2*q.slack, minSlack), maxSlack)
 	}
 	q.rearm()
 	return false

@@ -124,7 +124,7 @@ func (e *endpoint) leave(now time.Duration, q *qp) {
 	if q == nil {
 		return
 	}
-	if q.deliver() {
+	if q.deliver(e) {
 		e.woke = true
 	}
 	if q.eng.AckPending() {
@@ -164,8 +164,12 @@ func (e *endpoint) acknowledge() {
 	for _, q := range e.waiting {
 		q.mu.Lock()
 		q.waiting = false
-		if !q.closed {
+		switch {
+		case q.closed:
+		case q.eng.AckPending():
 			q.flush(e.d.now())
+		default:
+			e.d.stats.acksWithData.Add(1)
 		}
 		q.unlock()
 	}
