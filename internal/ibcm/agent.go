@@ -219,7 +219,6 @@ func (a *Agent) Accept(now time.Duration, c *Conn, p *AcceptParam) error {
 		return ErrNumber
 	}
 	c.QPN = p.QPN
-	c.RQPSN = ib.PSN(a.cfg.Rand()) & 0xffffff
 	c.message = a.reply(c, p)
 	c.state = StateRepSent
 	a.start(now, c)

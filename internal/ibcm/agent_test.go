@@ -308,10 +308,14 @@ func TestC202_ConnectAndDisconnect(t *testing.T) {
 		cb.Local != w.b.addr || cb.Remote != w.a.addr {
 		t.Errorf("path %+v", cb.Path)
 	}
+	before := cb.RQPSN // the queue pair is made ready before the answer
 	w.b.do(w.b.agent.Accept(w.now, cb, &w.b.accept))
 	w.run(time.Millisecond)
 	w.a.want("reply")
 	w.b.want("request", "established")
+	if cb.RQPSN != before || before == 0 {
+		t.Errorf("first PSN %v, before the answer %v", cb.RQPSN, before)
+	}
 	w.a.wantState(ca, StateEstablished)
 	w.b.wantState(cb, StateEstablished)
 	if p := ca.Peer; p.GUID != w.b.agent.cfg.GUID || p.CommID != cb.CommID() || p.QPN != 0x222222 ||

@@ -132,6 +132,7 @@ func (a *Agent) receiveREQ(s source, m *REQ) {
 	c.ServiceID = m.ServiceID
 	c.alternate = m.Alternate.LocalLID != 0
 	c.SQPSN = m.StartingPSN
+	c.RQPSN = ib.PSN(a.cfg.Rand()) & 0xffffff // the queue pair is readied before Accept
 	c.Peer = Peer{
 		GUID:               m.LocalGUID,
 		CommID:             m.LocalCommID,
