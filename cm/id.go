@@ -338,14 +338,17 @@ func (id *ID) Close() error {
 }
 
 // end records the end of what the id did, once, and fails the queue pair: the cause is
-// set before anything can be seen of it. opErr is what an operation in progress gives.
-// mu is held.
+// set before anything can be seen of it. opErr is what an operation in progress gives;
+// one that was done before, unnoticed by who waits for it, keeps its result. mu is held.
 func (id *ID) end(cause, opErr error) {
 	if id.state == stateEnded {
 		return
 	}
+	if id.state.pending() {
+		id.opErr = opErr
+	}
 	id.state = stateEnded
-	id.cause, id.opErr = cause, opErr
+	id.cause = cause
 	if id.qp != nil {
 		id.qp.FailWith(cause)
 	}

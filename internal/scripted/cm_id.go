@@ -202,7 +202,7 @@ func (id *CMID) InitQPAttr(s ib.QPState) (driver.QPAttr, ib.QPAttrMask, error) {
 		if id.state != cmRequest && id.state != cmResponse {
 			return driver.QPAttr{}, 0, syscall.EINVAL
 		}
-		a.AH = driver.AHAttr{DGID: ib.GIDFromAddr(id.info.Remote.Addr()), Global: true, HopLimit: 64, Port: 1}
+		a.AH = driver.AHAttr{DGID: ib.GIDFromAddr(id.info.Remote.Addr()), SGIDIndex: 1, Global: true, HopLimit: 64, Port: 1}
 		a.PathMTU, a.DestQPN, a.RQPSN = ib.MTU1024, id.param.QPN, 100
 		a.MaxDestRDAtomic = or(id.cm.MaxDestRDAtomic, int(id.param.ResponderResources))
 		m |= ib.AttrAV | ib.AttrPathMTU | ib.AttrDestQPN | ib.AttrRQPSN | ib.AttrMaxDestRDAtomic | ib.AttrMinRNRTimer

@@ -374,9 +374,7 @@ func (q *QP) Modify(a *driver.QPAttr, m ib.QPAttrMask) error {
 	if m&ib.AttrState != 0 {
 		state = a.State
 	}
-	if m&^ib.AttrState != 0 {
-		q.attr = *a
-	}
+	merge(&q.attr, a, m)
 	q.attr.State = state
 	q.modified = append(q.modified, m)
 	switch {
