@@ -1,0 +1,335 @@
+package rdmatest
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"sync"
+	"time"
+
+	"github.com/verbena-rdma/verbena/cm"
+	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Area L: asynchronous events.
+func areaAsync() []check {
+	return []check{
+		{"C-183_GIDChange", Changes, gidChange},
+		{"C-184_PortEvents", Changes, portEvents},
+		{"C-185_QueuePairEvents", 0, queuePairEvents},
+		{"C-186_CQError", 0, cqError},
+		{"C-187_BurstIsDelivered", Changes, burstIsDelivered},
+		{"C-187_TwoReaders", Changes, twoReaders},
+		{"C-187_CloseWakesReader", 0, closeWakesReader},
+		{"C-188_CloseFromHandler", 0, closeFromHandler},
+		{"C-191_DeviceRemoval", Changes, deviceRemoval},
+	}
+}
+
+func gidChange(t *tb) {
+	p := t.Provider.(changeable)
+	t.drainAsync(t.a)
+	extra := netip.MustParseAddr("10.0.0.55")
+	for _, addrs := range [][]netip.Addr{{t.Addr, extra}, {t.Addr}} {
+		t.ok(p.SetAddrs(addrs), "set the addresses")
+		ev := t.asyncEvent(t.a)
+		if ev.Type != ib.EventGIDChange || ev.Port != 1 {
+			t.Errorf("%v of port %d", ev.Type, ev.Port)
+		}
+		gids, err := t.a.GIDs()
+		t.ok(err, "read the table")
+		if len(gids) != len(addrs) { // new already when the event is read
+			t.Errorf("%d GIDs for %d addresses", len(gids), len(addrs))
+		}
+		t.noAsync(t.a)
+	}
+}
+
+func portEvents(t *tb) {
+	p := t.Provider.(changeable)
+	t.drainAsync(t.a)
+	t.ok(p.SetLink(false), "link down")
+	if ev := t.asyncEvent(t.a); ev.Type != ib.EventPortErr || ev.Port != 1 {
+		t.Errorf("%v of port %d", ev.Type, ev.Port)
+	}
+	t.ok(p.SetLink(true), "link up")
+	if ev := t.asyncEvent(t.a); ev.Type != ib.EventPortActive || ev.Port != 1 {
+		t.Errorf("%v of port %d", ev.Type, ev.Port)
+	}
+	t.noAsync(t.a)
+}
+
+// wantQPEvent waits for the event of a queue pair, and lets others of it pass.
+func (t *tb) wantQPEvent(d *verbs.Device, qp *verbs.QP, want ib.EventType) {
+	t.Helper()
+	for {
+		ev := t.asyncEvent(d)
+		if ev.QP == qp && ev.Type == want {
+			return
+		}
+		if ev.QP != nil && ev.QP != qp {
+			t.Errorf("event %v of another queue pair", ev.Type)
+		}
+	}
+}
+
+// The responder hears what a peer did to its queue pair.
+func queuePairEvents(t *tb) {
+	t.drainAsync(t.b)
+	a, b := t.pair()
+	bad := remoteOf(b.mr, 0, 8)
+	bad.RKey ^= 1
+	a.send(verbs.Write(1, bad, a.sge(0, 8), ib.Signaled))
+	t.wantQPEvent(t.b, b.qp, ib.EventQPAccessErr)
+	a.sent(1, ib.StatusRemAccess)
+
+	a, b = t.pair(func(l *link) { l.b.Access = 0 })
+	a.send(verbs.Write(1, b.mr.Remote(0, 8), a.sge(0, 8), ib.Signaled))
+	t.wantQPEvent(t.b, b.qp, ib.EventQPReqErr)
+	a.sent(1, ib.StatusRemInvReq)
+
+	a, b = t.pair(func(l *link) { l.upTo = ib.StateRTR })
+	b.recv(1, 0, 8)
+	a.send(verbs.Send(2, a.sge(0, 8), ib.Signaled))
+	t.wantQPEvent(t.b, b.qp, ib.EventCommEst)
+	a.sent(2, ib.StatusSuccess)
+	b.got(1, ib.StatusSuccess)
+	t.drainAsync(t.b)
+}
+
+func cqError(t *tb) {
+	t.drainAsync(t.a)
+	a, b := t.pair(func(l *link) { l.cqs = 4; l.cfg.AllowOverrun = true; l.cfg.MaxSendWR = 64 })
+	for i := range a.scq.Cap() + 4 {
+		if a.qp.PostSend(verbs.Write(uint64(i), b.mr.Remote(0, 8), a.sge(0, 8), ib.Signaled)) != nil {
+			break
+		}
+	}
+	for {
+		ev := t.asyncEvent(t.a)
+		if ev.Type == ib.EventCQErr {
+			if ev.CQ != a.scq {
+				t.Error("the event names another queue")
+			}
+			break
+		}
+	}
+	t.grace()
+	for { // one is enough
+		ev, ok, err := t.a.Async().TryEvent()
+		t.ok(err, "look for another event")
+		if !ok {
+			return
+		}
+		if ev.Type == ib.EventCQErr {
+			t.Error("a second CQ_ERR for one overrun")
+		}
+	}
+}
+
+func burstIsDelivered(t *tb) {
+	p := t.Provider.(changeable)
+	t.drainAsync(t.a)
+	extra := netip.MustParseAddr("10.0.0.56")
+	const n = 200
+	for i := range n {
+		addrs := []netip.Addr{t.Addr}
+		if i%2 == 0 {
+			addrs = append(addrs, extra)
+		}
+		t.ok(p.SetAddrs(addrs), "set the addresses")
+	}
+	for i := range n {
+		ev, ok, err := t.a.Async().TryEvent()
+		t.ok(err, "fetch")
+		if !ok || ev.Type != ib.EventGIDChange {
+			t.Fatalf("event %d of %d: %v, %v", i, n, ok, ev.Type)
+		}
+	}
+	t.noAsync(t.a)
+}
+
+func twoReaders(t *tb) {
+	p := t.Provider.(changeable)
+	t.drainAsync(t.a)
+	const n = 60
+	ctx, stop := context.WithCancel(t.limit)
+	defer stop()
+	var mu sync.Mutex
+	got := 0
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for _, err := range t.a.Async().Events(ctx) {
+				if err != nil {
+					if !errors.Is(err, context.Canceled) {
+						t.Errorf("reader: %v", err)
+					}
+					return
+				}
+				mu.Lock()
+				if got++; got == n {
+					stop()
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	extra := netip.MustParseAddr("10.0.0.57")
+	for i := range n {
+		addrs := []netip.Addr{t.Addr}
+		if i%2 == 0 {
+			addrs = append(addrs, extra)
+		}
+		t.ok(p.SetAddrs(addrs), "set the addresses")
+	}
+	wg.Wait()
+	if got != n {
+		t.Errorf("%d events of %d", got, n)
+	}
+	t.noAsync(t.a)
+}
+
+func closeWakesReader(t *tb) {
+	d, err := t.a.Info().OpenPrivate()
+	t.ok(err, "open privately")
+	woken := make(chan error, 1)
+	go func() {
+		_, err := d.Async().Event(t.limit)
+		woken <- err
+	}()
+	t.pass(2*time.Millisecond, time.Millisecond)
+	t.closed(d, "device")
+	t.isErr(<-woken, net.ErrClosed, "wait on a device that is closed")
+	_, _, err = d.Async().TryEvent()
+	t.isErr(err, net.ErrClosed, "fetch from a closed device")
+	_, err = d.AllocPD()
+	t.isErr(err, net.ErrClosed, "allocate on a closed device")
+}
+
+// An event is acknowledged before it is seen: no Close waits for its reader.
+func closeFromHandler(t *tb) {
+	t.drainAsync(t.b)
+	for _, inHandler := range []bool{true, false} {
+		a, b := t.pair()
+		bad := remoteOf(b.mr, 0, 8)
+		bad.RKey ^= 1
+		a.send(verbs.Write(1, bad, a.sge(0, 8), ib.Signaled))
+		if inHandler {
+			closed := make(chan error, 1)
+			cancel := t.b.Async().Observe(func(ev verbs.AsyncEvent) {
+				if ev.QP == b.qp && ev.Type == ib.EventQPAccessErr {
+					closed <- errors.Join(ev.QP.Close(), b.rcq.Close(), b.scq.Close())
+				}
+			})
+			t.wantQPEvent(t.b, b.qp, ib.EventQPAccessErr)
+			cancel()
+			t.ok(<-closed, "close in the handler")
+		} else {
+			t.wantQPEvent(t.b, b.qp, ib.EventQPAccessErr)
+			t.closed(b.qp, "queue pair after its event")
+		}
+		a.sent(1, ib.StatusRemAccess)
+	}
+	// An event of an object that is closed before it is read names no object.
+	a, b := t.pair()
+	bad := remoteOf(b.mr, 0, 8)
+	bad.RKey ^= 1
+	a.send(verbs.Write(1, bad, a.sge(0, 8), ib.Signaled))
+	a.sent(1, ib.StatusRemAccess)
+	t.closed(b.qp, "queue pair before its event")
+	for {
+		ev, ok, err := t.b.Async().TryEvent()
+		t.ok(err, "fetch")
+		if !ok {
+			break
+		}
+		if ev.QP == b.qp {
+			t.Errorf("event %v of a closed queue pair", ev.Type)
+		}
+	}
+}
+
+func deviceRemoval(t *tb) {
+	a, b := t.pair()
+	for i := range uint64(3) {
+		a.recv(i, 0, 8)
+	}
+	heal := t.Fabric.Cut(netip.Addr{}, netip.Addr{})
+	a.send(verbs.Write(10, b.mr.Remote(0, 8), a.sge(0, 8), ib.Signaled))
+	heal()
+	ch, err := cm.NewEventChannel(t.Provider)
+	t.ok(err, "open a CM channel")
+	defer ch.Close()
+	async, waiter, cmWaiter := make(chan error, 1), make(chan error, 1), make(chan error, 1)
+	idle := t.cq(t.a, 4, nil)
+	sawFatal := false
+	go func() {
+		for ev, err := range t.a.Async().Events(t.limit) {
+			if err != nil {
+				async <- err
+				return
+			}
+			sawFatal = sawFatal || ev.Type == ib.EventDeviceFatal
+		}
+	}()
+	go func() {
+		_, err := idle.Next(t.limit)
+		waiter <- err
+	}()
+	go func() {
+		_, err := ch.Event(t.limit)
+		cmWaiter <- err
+	}()
+	time.Sleep(time.Millisecond)
+	t.Provider.(changeable).RemoveDevice()
+	t.isErr(<-async, verbs.ErrDeviceGone, "the reader of events")
+	if !sawFatal {
+		t.Error("no DEVICE_FATAL")
+	}
+	t.isErr(<-waiter, nil, "who waits for a completion")
+	t.isErr(<-cmWaiter, nil, "who waits for a CM event")
+	// Posted work is completed, by the device or by the library.
+	seen := map[uint64]bool{}
+	for len(seen) < 4 {
+		done := false
+		for _, cq := range []*verbs.CQ{a.scq, a.rcq} {
+			var wcs [8]verbs.WC
+			n, err := cq.Poll(wcs[:])
+			if err != nil && n == 0 {
+				done = true
+			}
+			for _, wc := range wcs[:n] {
+				if wc.Status == ib.StatusSuccess && wc.ID != 10 || seen[wc.ID] {
+					t.Errorf("completion %d with %v", wc.ID, wc.Status)
+				}
+				seen[wc.ID] = true
+			}
+		}
+		if done {
+			break
+		}
+		t.pause()
+	}
+	if len(seen) != 4 {
+		t.Errorf("%d of 4 requests were completed", len(seen))
+	}
+	t.isErr(a.qp.PostSend(verbs.Write(11, b.mr.Remote(0, 8), a.sge(0, 8), 0)), nil, "post on a device that is gone")
+	if !errors.Is(a.qp.Err(), verbs.ErrDeviceGone) {
+		t.Errorf("cause %v, want %v", a.qp.Err(), verbs.ErrDeviceGone)
+	}
+	_, err = t.a.AllocPD()
+	t.isErr(err, verbs.ErrDeviceGone, "allocate on a device that is gone")
+	_, err = t.a.Port(1)
+	t.isErr(err, verbs.ErrDeviceGone, "query a device that is gone")
+	t.closed(a.qp, "queue pair of a device that is gone")
+	t.closed(a.mr, "region of a device that is gone")
+	t.closed(a.scq, "queue of a device that is gone")
+	list, err := verbs.Devices(t.Provider)
+	t.ok(err, "list devices")
+	if len(list) != 0 {
+		t.Errorf("%d devices are listed after the removal", len(list))
+	}
+}

@@ -1,0 +1,151 @@
+package rdmatest
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"syscall"
+	"time"
+
+	"github.com/verbena-rdma/verbena/cm"
+	"github.com/verbena-rdma/verbena/ib"
+)
+
+// Area M, third part: messages of the connection manager are lost, repeated and
+// overtaken.
+func areaCMWire() []check {
+	const needs = Faults | VirtualTime
+	return []check{
+		{"C-232_EachMessageLostOnce", needs, eachCMLost},
+		{"C-232_RequestsLost", needs, requestsLost},
+		{"C-232_RepliesLost", needs, repliesLost},
+		{"C-232_ReadyLost", needs, readyLost},
+		{"C-232_DisconnectsLost", needs, disconnectsLost},
+		{"C-233_DuplicatesAndOrder", needs, cmDuplicates},
+	}
+}
+
+var cmMessages = []uint16{CMReq, CMRep, CMRtu, CMDreq, CMDrep, CMRej, CMMra}
+
+// story is a connection from beginning to end, and a request that is refused.
+func (t *tb) story(what string) {
+	t.Helper()
+	lch, l := t.listener(0)
+	ch := t.channel(t.Provider)
+	c := t.ask(ch, l, nil)
+	s := t.requested(lch, l)
+	time.Sleep(5 * time.Second) // the client repeats its request: MRA
+	t.ok(s.id.Accept(nil), "%s: accept", what)
+	t.event(ch, cm.Established)
+	t.exchange(c, s)
+	t.event(lch, cm.Established)
+	t.ok(c.id.Disconnect(), "%s: disconnect", what)
+	s.over(io.EOF)
+	c.over(net.ErrClosed)
+	r := t.ask(ch, l, nil)
+	id, _ := t.request(lch, l)
+	t.ok(id.Reject([]byte("no")), "%s: reject", what)
+	t.isErr(t.event(ch, cm.Rejected).Err, erefused, "%s: a request that is refused", what)
+	t.settleCM(c, s, r)
+	for _, p := range []*peer{c, s, r} {
+		t.closed(p.id, "id")
+		t.closed(p.qp, "queue pair")
+	}
+	t.closed(id, "request")
+	t.closed(l, "listener")
+}
+
+func eachCMLost(t *tb) {
+	for _, m := range cmMessages {
+		w := t.Fabric.Rule(Rule{CM: m, Nth: 1, Drop: true})
+		t.story(fmt.Sprintf("message %#x lost", m))
+		if w.Hits() == 0 && m != CMMra {
+			t.Errorf("message %#x was not sent", m)
+		}
+		w.Remove()
+	}
+}
+
+func requestsLost(t *tb) {
+	_, l := t.listener(0)
+	ch := t.channel(t.Provider)
+	w := t.Fabric.Rule(Rule{CM: CMReq, Drop: true})
+	c := t.ask(ch, l, nil)
+	start := time.Now()
+	ev := t.event(ch, cm.Unreachable)
+	t.isErr(ev.Err, syscall.ETIMEDOUT, "no answer to any request")
+	if took := time.Since(start); took > 5*time.Minute {
+		t.Errorf("gave up after %v", took)
+	}
+	if w.Hits() < 3 {
+		t.Errorf("%d tries", w.Hits())
+	}
+	c.state(ib.StateError)
+	c.flushed()
+}
+
+func repliesLost(t *tb) {
+	lch, l := t.listener(0)
+	ch := t.channel(t.Provider)
+	t.Fabric.Rule(Rule{CM: CMRep, Drop: true})
+	c := t.ask(ch, l, nil)
+	s := t.requested(lch, l)
+	t.ok(s.id.Accept(nil), "accept")
+	for _, p := range []*peer{c, s} { // no half-open connection stays
+		ev, err := p.ch.Event(t.limit)
+		t.ok(err, "%s: wait for the end", p.name)
+		switch ev.Type {
+		case cm.Unreachable, cm.Rejected, cm.ConnectError, cm.Disconnected:
+		default:
+			t.Errorf("%s: event %v", p.name, ev.Type)
+		}
+		p.state(ib.StateError)
+		p.flushed()
+	}
+	t.settleCM(c, s)
+}
+
+// The last message of the handshake has no answer; what comes after it heals its loss.
+func readyLost(t *tb) {
+	lch, l := t.listener(0)
+	ch := t.channel(t.Provider)
+	w := t.Fabric.Rule(Rule{CM: CMRtu, Drop: true})
+	c := t.ask(ch, l, nil)
+	s := t.requested(lch, l)
+	t.ok(s.id.Accept(nil), "accept")
+	t.event(ch, cm.Established)
+	// Data flows at once, whatever the passive side's CM believes.
+	t.exchange(c, s)
+	t.event(lch, cm.Established)
+	w.Remove()
+	t.ok(c.id.Disconnect(), "disconnect")
+	s.over(io.EOF)
+	c.over(net.ErrClosed)
+}
+
+func disconnectsLost(t *tb) {
+	c, s, _ := t.meet(nil, nil)
+	t.Fabric.Rule(Rule{CM: CMDreq, Drop: true})
+	t.ok(c.id.Disconnect(), "disconnect")
+	ev := t.event(c.ch, cm.Disconnected)
+	t.isErr(ev.Err, syscall.ETIMEDOUT, "a disconnect that nobody confirms")
+	c.state(ib.StateError)
+	t.noEvent(s.ch) // never heard of it
+	s.state(ib.StateRTS)
+}
+
+func cmDuplicates(t *tb) {
+	for _, m := range cmMessages {
+		for _, behind := range []int{0, 1, 2} {
+			w := t.Fabric.Rule(Rule{CM: m, Duplicate: 1, Behind: behind})
+			t.story(fmt.Sprintf("message %#x repeated %d later", m, behind))
+			w.Remove()
+		}
+		w := t.Fabric.Rule(Rule{CM: m, Nth: 1, Behind: 2})
+		t.story(fmt.Sprintf("message %#x overtaken", m))
+		w.Remove()
+	}
+	w := t.Fabric.Rule(Rule{Match: func(d Datagram) bool { return d.CM != 0 }, Duplicate: 2, Behind: 3})
+	t.story("every message three times")
+	w.Remove()
+}

@@ -1,0 +1,580 @@
+package rdmatest
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/verbena-rdma/verbena/cm"
+	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Area N: event notification.
+func areaNotify() []check {
+	return []check{
+		{"C-236_StrictArming", 0, strictArming},
+		{"C-238_Solicited", 0, solicited},
+		{"C-239_ArmPollSleep", 0, armPollSleep},
+		{"C-240_FirstWait", 0, firstWait},
+		{"C-241_TwoQueuesOneChannel", 0, twoQueuesOneChannel},
+		{"C-242_ManyEventsOneReadiness", 0, manyEvents},
+		{"C-243_EventWithEmptyQueue", 0, eventWithEmptyQueue},
+		{"C-244_ReadableThenNothing", 0, readableThenNothing},
+		{"C-250_CompChannelWaits", 0, compChannelWaits},
+		{"C-250_CMChannelWaits", 0, cmChannelWaits},
+		{"C-250_QueueWaits", 0, queueWaits},
+		{"C-251_NoThreadPerWaiter", 0, noThreadPerWaiter},
+		{"C-252_TwoWaiters", 0, twoWaiters},
+		{"C-254_ChannelClosedFirst", 0, channelClosedFirst},
+		{"C-256_BatchIsNotDropped", 0, batchIsNotDropped},
+	}
+}
+
+// watched is a pair whose completion queues share a channel on side a.
+func (t *tb) watched(change ...func(*link)) (a, b *end, ch *verbs.CompChannel) {
+	t.Helper()
+	ch, err := t.a.CreateCompChannel()
+	t.ok(err, "create a channel")
+	t.Cleanup(func() { t.closed(ch, "channel") })
+	a, b = t.pair(append([]func(*link){func(l *link) { l.cqA = &verbs.CQConfig{Channel: ch} }}, change...)...)
+	return a, b, ch
+}
+
+func (t *tb) arm(cq *verbs.CQ, n ib.Notify) (ready bool) {
+	t.Helper()
+	ready, err := cq.Arm(n)
+	t.ok(err, "arm")
+	return ready
+}
+
+// fired waits for the event of a queue.
+func (t *tb) fired(ch *verbs.CompChannel, cq *verbs.CQ) {
+	t.Helper()
+	got, err := ch.Event(t.limit)
+	t.ok(err, "wait for the event")
+	if got != cq {
+		t.Error("event of another queue")
+	}
+}
+
+// silent checks that no event comes.
+func (t *tb) silent(ch *verbs.CompChannel, what string) {
+	t.Helper()
+	t.grace()
+	_, ok, err := ch.TryEvent()
+	t.ok(err, "look for an event")
+	if ok {
+		t.Errorf("event that must not be: %s", what)
+	}
+}
+
+func strictArming(t *tb) {
+	a, b, ch := t.watched()
+	a.send(verbs.Write(1, b.mr.Remote(0, 8), a.sge(0, 8), ib.Signaled))
+	t.settleReal()
+	if !t.arm(a.scq, ib.NotifyAny) {
+		t.Error("a queue with a completion is not ready when it is armed")
+	}
+	t.silent(ch, "for a completion that was there before")
+	a.sent(1, ib.StatusSuccess)
+	a.send(verbs.Write(2, b.mr.Remote(0, 8), a.sge(0, 8), ib.Signaled))
+	t.fired(ch, a.scq)
+	a.sent(2, ib.StatusSuccess)
+	a.send(verbs.Write(3, b.mr.Remote(0, 8), a.sge(0, 8), ib.Signaled))
+	t.silent(ch, "for a queue that is not armed")
+	a.sent(3, ib.StatusSuccess)
+	// Arming twice gives one event.
+	t.arm(a.scq, ib.NotifyAny)
+	t.arm(a.scq, ib.NotifyAny)
+	a.send(verbs.Write(4, b.mr.Remote(0, 8), a.sge(0, 8), ib.Signaled))
+	t.fired(ch, a.scq)
+	a.sent(4, ib.StatusSuccess)
+	t.silent(ch, "a second one for one arm")
+}
+
+// settleReal gives the device time to complete what was posted.
+func (t *tb) settleReal() { t.grace() }
+
+func solicited(t *tb) {
+	// Receives of a are what is watched.
+	a, b, ch := t.watched()
+	for i := range uint64(6) {
+		a.recv(i, 1024*int(i), 1024)
+	}
+	say := func(id uint64, f ib.SendFlags, writeImm bool) {
+		t.Helper()
+		wr := verbs.Send(id, b.sge(0, 8), f|ib.Signaled)
+		if writeImm {
+			wr = verbs.WriteImm(id, a.mr.Remote(32<<10, 8), 1, b.sge(0, 8), f|ib.Signaled)
+		}
+		b.send(wr)
+		b.sent(id, ib.StatusSuccess)
+	}
+	t.arm(a.rcq, ib.NotifySolicited)
+	say(1, 0, false)
+	t.silent(ch, "for an unsolicited message")
+	a.got(0, ib.StatusSuccess)
+	say(2, ib.Solicited, false)
+	t.fired(ch, a.rcq)
+	a.got(1, ib.StatusSuccess)
+	t.arm(a.rcq, ib.NotifySolicited)
+	say(3, 0, true)
+	t.silent(ch, "for an unsolicited write with immediate")
+	a.got(2, ib.StatusSuccess)
+	say(4, ib.Solicited, true)
+	t.fired(ch, a.rcq)
+	a.got(3, ib.StatusSuccess)
+	// On the sender's side nothing is solicited.
+	b.recv(9, 0, 8)
+	t.arm(a.scq, ib.NotifySolicited)
+	a.send(verbs.Send(10, a.sge(0, 8), ib.Signaled|ib.Solicited))
+	a.sent(10, ib.StatusSuccess)
+	t.silent(ch, "for the completion of a solicited send")
+	// Errors always count.
+	t.arm(a.rcq, ib.NotifySolicited)
+	t.arm(a.scq, ib.NotifySolicited)
+	bad := remoteOf(b.mr, 0, 8)
+	bad.RKey ^= 1
+	a.send(verbs.Write(11, bad, a.sge(0, 8), 0))
+	seen := map[*verbs.CQ]bool{}
+	for range 2 {
+		cq, err := ch.Event(t.limit)
+		t.ok(err, "wait for the event of an error")
+		seen[cq] = true
+	}
+	if !seen[a.scq] || !seen[a.rcq] {
+		t.Error("an error did not wake both queues")
+	}
+	a.sent(11, ib.StatusRemAccess)
+	a.got(4, ib.StatusWRFlush)
+}
+
+// Both sides sleep and wake for every message; delays at each step find the gaps.
+func armPollSleep(t *tb) {
+	rounds := 1000
+	if t.Virtual {
+		rounds = 3000
+	}
+	a, b := t.pair()
+	var wg sync.WaitGroup
+	post := func(e *end) error {
+		var wcs [4]verbs.WC // of the sends before
+		_, err := e.scq.Poll(wcs[:])
+		return errors.Join(err, e.qp.PostSend(verbs.Send(1, e.sge(4096, 8), ib.Signaled)))
+	}
+	round := func(e *end, i int, first bool) error {
+		if first {
+			if err := post(e); err != nil {
+				return err
+			}
+		}
+		if i%7 == 3 {
+			yield()
+		}
+		if i%64 == 5 {
+			t.pass(0, time.Microsecond)
+		}
+		wc, err := e.rcq.Next(t.limit)
+		if err != nil {
+			return err
+		}
+		if i%5 == 2 {
+			yield()
+		}
+		if err := errors.Join(wc.Err(), e.qp.PostRecv(verbs.Recv(wc.ID, e.sge(8*int(wc.ID), 8)))); err != nil {
+			return err
+		}
+		if !first {
+			return post(e)
+		}
+		return nil
+	}
+	run := func(e *end, first bool) {
+		for i := range rounds {
+			if err := round(e, i, first); err != nil {
+				t.Errorf("%s: round %d: %v", e.name, i, err)
+				return
+			}
+		}
+	}
+	for i := range uint64(4) {
+		a.recv(i, 8*int(i), 8)
+		b.recv(i, 8*int(i), 8)
+	}
+	wg.Go(func() { run(a, true) })
+	wg.Go(func() { run(b, false) })
+	wg.Wait()
+}
+
+func firstWait(t *tb) {
+	a, b := t.pair()
+	a.send(verbs.Write(1, b.mr.Remote(0, 8), a.sge(0, 8), ib.Signaled))
+	t.grace()
+	start := time.Now()
+	var wcs [4]verbs.WC
+	n, err := a.scq.Wait(t.limit, wcs[:])
+	t.ok(err, "wait for the first time")
+	if n != 1 || wcs[0].ID != 1 {
+		t.Errorf("%d completions", n)
+	}
+	if took := time.Since(start); t.Virtual && took > 0 {
+		t.Errorf("a completion that was there took %v", took)
+	}
+}
+
+func twoQueuesOneChannel(t *tb) {
+	a, b, ch := t.watched()
+	a.recvs(4, 64)
+	for range 3 {
+		t.arm(a.scq, ib.NotifyAny)
+		t.arm(a.rcq, ib.NotifyAny)
+		a.send(verbs.Write(1, b.mr.Remote(0, 8), a.sge(0, 8), ib.Signaled))
+		b.send(verbs.Send(2, b.sge(0, 8), ib.Signaled))
+		seen := map[*verbs.CQ]bool{}
+		for range 2 {
+			cq, err := ch.Event(t.limit)
+			t.ok(err, "wait")
+			seen[cq] = true
+		}
+		if !seen[a.scq] || !seen[a.rcq] {
+			t.Error("not one event for each queue")
+		}
+		a.sent(1, ib.StatusSuccess)
+		wc, err := a.rcq.Next(t.limit)
+		t.ok(err, "wait for the receive")
+		a.recv(wc.ID, 64*int(wc.ID), 64)
+		b.sent(2, ib.StatusSuccess)
+	}
+	t.arm(a.scq, ib.NotifyAny)
+	t.arm(a.rcq, ib.NotifyAny)
+	b.send(verbs.Send(3, b.sge(0, 8), ib.Signaled))
+	t.fired(ch, a.rcq) // only the one that has work
+	t.silent(ch, "of a queue without work")
+}
+
+func manyEvents(t *tb) {
+	const n = 64
+	ch, err := t.a.CreateCompChannel()
+	t.ok(err, "create a channel")
+	defer func() { t.closed(ch, "channel") }()
+	a, b := t.pair()
+	want := map[*verbs.CQ]bool{}
+	for range n {
+		s := *a
+		s.scq = t.cq(t.a, 8, &verbs.CQConfig{Channel: ch})
+		s.rcq = s.scq
+		cfg := a.qp.Config()
+		cfg.SendCQ, cfg.RecvCQ, cfg.MaxSendWR, cfg.MaxRecvWR = s.scq, s.scq, 2, 2
+		s.qp = s.newQP(cfg)
+		c := t.sibling2(b)
+		t.join(&s, c)
+		t.arm(s.scq, ib.NotifyAny)
+		want[s.scq] = true
+		s.send(verbs.Write(1, b.mr.Remote(0, 8), s.sge(0, 8), ib.Signaled))
+	}
+	t.grace()
+	for range n {
+		cq, ok, err := ch.TryEvent()
+		t.ok(err, "fetch")
+		if !ok {
+			break
+		}
+		if !want[cq] {
+			t.Error("event of a queue that has had its own")
+		}
+		delete(want, cq)
+	}
+	if len(want) != 0 {
+		t.Errorf("%d of %d queues gave no event", len(want), n)
+	}
+	_, ok, err := ch.TryEvent()
+	t.ok(err, "fetch")
+	if ok {
+		t.Error("more events than queues")
+	}
+}
+
+// sibling2 makes a queue pair with a queue of its own.
+func (t *tb) sibling2(e *end) *end {
+	t.Helper()
+	s := *e
+	s.scq = t.cq(e.dev, 8, nil)
+	s.rcq = s.scq
+	cfg := e.qp.Config()
+	cfg.SendCQ, cfg.RecvCQ, cfg.MaxSendWR, cfg.MaxRecvWR = s.scq, s.scq, 2, 2
+	s.qp = e.newQP(cfg)
+	return &s
+}
+
+func eventWithEmptyQueue(t *tb) {
+	a, b, ch := t.watched()
+	t.arm(a.scq, ib.NotifyAny)
+	a.send(verbs.Write(1, b.mr.Remote(0, 8), a.sge(0, 8), ib.Signaled))
+	a.polled()
+	t.fired(ch, a.scq) // late, and normal
+	a.empty()
+	t.arm(a.scq, ib.NotifyAny)
+	t.silent(ch, "for an empty queue")
+	a.send(verbs.Write(2, b.mr.Remote(0, 8), a.sge(0, 8), ib.Signaled))
+	t.fired(ch, a.scq)
+	a.sent(2, ib.StatusSuccess)
+}
+
+// polled takes a completion of a send without waiting in the library.
+func (e *end) polled() {
+	e.Helper()
+	e.until("a completion", func() bool {
+		var wcs [1]verbs.WC
+		n, err := e.scq.Poll(wcs[:])
+		e.ok(err, "poll")
+		return n == 1
+	})
+}
+
+func readableThenNothing(t *tb) {
+	a, b, ch := t.watched()
+	t.arm(a.scq, ib.NotifyAny)
+	a.send(verbs.Write(1, b.mr.Remote(0, 8), a.sge(0, 8), ib.Signaled))
+	t.fired(ch, a.scq)
+	_, ok, err := ch.TryEvent() // somebody else was faster
+	if ok || err != nil {
+		t.Errorf("an event that is gone: %v, %v", ok, err)
+	}
+	a.sent(1, ib.StatusSuccess)
+	cch := t.channel(t.Provider)
+	id := t.newID(cch, ib.PortSpaceTCP)
+	t.ok(id.ResolveAddr(netip.AddrPort{}, netip.AddrPortFrom(t.PeerAddr, 7), resolveLimit), "resolve")
+	t.event(cch, cm.AddrResolved)
+	t.noEvent(cch)
+	t.drainAsync(t.a)
+	t.noAsync(t.a)
+}
+
+func compChannelWaits(t *tb) {
+	a, b, ch := t.watched()
+	waitRules(t, "completion channel",
+		func(ctx context.Context) error { _, err := ch.Event(ctx); return err },
+		func() (bool, error) { _, ok, err := ch.TryEvent(); return ok, err },
+		func() {
+			t.arm(a.scq, ib.NotifyAny)
+			a.send(verbs.Write(1, b.mr.Remote(0, 8), a.sge(0, 8), ib.Signaled))
+			a.polled() // waiting would take the event
+		}, ch.Close)
+}
+
+func cmChannelWaits(t *tb) {
+	ch := t.channel(t.Provider)
+	waitRules(t, "CM channel",
+		func(ctx context.Context) error { _, err := ch.Event(ctx); return err },
+		func() (bool, error) { _, ok, err := ch.TryEvent(); return ok, err },
+		func() {
+			id := t.newID(ch, ib.PortSpaceTCP)
+			t.ok(id.ResolveAddr(netip.AddrPort{}, netip.AddrPortFrom(t.PeerAddr, 7), resolveLimit), "resolve")
+			t.grace()
+		}, ch.Close)
+}
+
+func queueWaits(t *tb) {
+	a, b := t.pair()
+	waitRules(t, "completion queue",
+		func(ctx context.Context) error { _, err := a.scq.Next(ctx); return err },
+		func() (bool, error) {
+			n, err := a.scq.Poll(make([]verbs.WC, 1))
+			return n == 1, err
+		},
+		func() {
+			a.send(verbs.Write(1, b.mr.Remote(0, 8), a.sge(0, 8), ib.Signaled))
+			t.grace()
+		}, a.scq.Close)
+}
+
+// waitRules checks what every source has in common. make brings about one event.
+func waitRules(t *tb, what string, wait func(context.Context) error, try func() (bool, error), make_ func(), close_ func() error) {
+	t.Helper()
+	background := func(ctx context.Context) <-chan error {
+		c := make(chan error, 1)
+		go func() { c <- wait(ctx) }()
+		t.pass(2*time.Millisecond, time.Millisecond)
+		return c
+	}
+	ctx, cancel := context.WithCancel(t.limit)
+	c := background(ctx)
+	cancel()
+	t.isErr(<-c, context.Canceled, "%s: cancel while waiting", what)
+
+	ctx, cancel = context.WithTimeout(t.limit, 20*time.Millisecond)
+	start := time.Now()
+	t.isErr(wait(ctx), context.DeadlineExceeded, "%s: wait until a deadline", what)
+	cancel()
+	if took := time.Since(start); took < 20*time.Millisecond || t.Virtual && took > 20*time.Millisecond {
+		t.Errorf("%s: a deadline of 20 ms took %v", what, took)
+	}
+
+	make_()
+	past, cancel := context.WithDeadline(t.limit, time.Now().Add(-time.Second))
+	defer cancel()
+	err := wait(past) // whichever is documented; the event is not lost
+	if err != nil {
+		t.isErr(err, context.DeadlineExceeded, "%s: wait with a deadline that has passed", what)
+		t.ok(wait(t.limit), "%s: the event after a failed wait", what)
+	}
+	ok, err := try()
+	t.ok(err, "%s: look", what)
+	if ok {
+		t.Errorf("%s: an event was given twice", what)
+	}
+
+	c = background(t.limit)
+	d := background(t.limit)
+	t.ok(close_(), "%s: close while two wait", what)
+	t.isErr(<-c, net.ErrClosed, "%s: wait while it is closed", what)
+	t.isErr(<-d, net.ErrClosed, "%s: wait while it is closed", what)
+	t.ok(close_(), "%s: close again", what)
+	t.isErr(wait(t.limit), net.ErrClosed, "%s: wait after Close", what)
+	_, err = try()
+	t.isErr(err, net.ErrClosed, "%s: look after Close", what)
+}
+
+func noThreadPerWaiter(t *tb) {
+	n := 300
+	if t.Virtual {
+		n = 2000
+	}
+	before := osThreads()
+	ctx, stop := context.WithCancel(t.limit)
+	defer stop()
+	var wg sync.WaitGroup
+	for range n {
+		ch, err := t.a.CreateCompChannel()
+		t.ok(err, "create a channel")
+		wg.Go(func() {
+			defer ch.Close()
+			if _, err := ch.Event(ctx); !errors.Is(err, context.Canceled) {
+				t.Errorf("wait: %v", err)
+			}
+		})
+	}
+	t.grace()
+	if now, most := osThreads(), before+runtime.GOMAXPROCS(0)+32; now > most {
+		t.Errorf("%d OS threads for %d waiters, %d before", now, n, before)
+	}
+	stop()
+	wg.Wait()
+}
+
+func twoWaiters(t *tb) {
+	const n = 100
+	a, b, ch := t.watched()
+	ctx, stop := context.WithCancel(t.limit)
+	defer stop()
+	events := make(chan *verbs.CQ)
+	var wg sync.WaitGroup
+	for range 2 {
+		wg.Go(func() {
+			for cq, err := range ch.Events(ctx) {
+				if err != nil {
+					if !errors.Is(err, context.Canceled) && !errors.Is(err, net.ErrClosed) {
+						t.Errorf("waiter: %v", err)
+					}
+					return
+				}
+				events <- cq
+			}
+		})
+	}
+	for i := range uint64(n) {
+		t.arm(a.scq, ib.NotifyAny)
+		a.send(verbs.Write(i, b.mr.Remote(0, 8), a.sge(0, 8), ib.Signaled))
+		select {
+		case cq := <-events:
+			if cq != a.scq {
+				t.Error("event of another queue")
+			}
+		case <-t.limit.Done():
+			t.Fatalf("both sleep with event %d queued", i)
+		}
+		a.sent(i, ib.StatusSuccess)
+	}
+	t.closed(ch, "channel under two waiters")
+	wg.Wait()
+}
+
+func channelClosedFirst(t *tb) {
+	n := len(t.a.Objects())
+	ch, err := t.a.CreateCompChannel()
+	t.ok(err, "create a channel")
+	cq, err := t.a.CreateCQ(4, &verbs.CQConfig{Channel: ch})
+	t.ok(err, "create a queue")
+	t.closed(ch, "channel with a queue")
+	if _, err := t.a.CreateCQ(4, &verbs.CQConfig{Channel: ch}); err == nil {
+		t.Error("a queue was made on a closed channel")
+	}
+	if _, err := cq.Poll(make([]verbs.WC, 1)); err != nil {
+		t.Errorf("poll a queue whose channel is closed: %v", err)
+	}
+	t.closed(cq, "queue")
+	if left := t.a.Objects(); len(left) != n {
+		t.Errorf("objects left: %v", left)
+	}
+}
+
+func batchIsNotDropped(t *tb) {
+	const n = 24
+	a, b := t.pair()
+	for i := range uint64(n) {
+		a.send(verbs.Write(i, b.mr.Remote(0, 8), a.sge(0, 8), ib.Signaled))
+	}
+	t.grace()
+	next := uint64(0)
+	take := func(wc verbs.WC) {
+		t.Helper()
+		if wc.ID != next || wc.Status != ib.StatusSuccess {
+			t.Fatalf("completion %d with %v, want %d", wc.ID, wc.Status, next)
+		}
+		next++
+	}
+	for wc, err := range a.scq.Completions(t.limit) { // leave in the middle
+		t.ok(err, "iterate")
+		if take(wc); next == 5 {
+			break
+		}
+	}
+	func() { // leave by a panic
+		defer func() {
+			if recover() == nil {
+				t.Error("no panic")
+			}
+		}()
+		for wc, err := range a.scq.Completions(t.limit) {
+			t.ok(err, "iterate")
+			if take(wc); next == 9 {
+				panic("in the middle of a batch")
+			}
+		}
+	}()
+	ctx, cancel := context.WithCancel(t.limit) // be cancelled
+	for wc, err := range a.scq.Completions(ctx) {
+		if err != nil {
+			t.isErr(err, context.Canceled, "iterate after the context ended")
+			break
+		}
+		if take(wc); next == 13 {
+			cancel()
+		}
+	}
+	cancel()
+	for next < n { // the others are still there
+		wc, err := a.scq.Next(t.limit)
+		t.ok(err, "wait for completion %d", next)
+		take(wc)
+	}
+	a.empty()
+	if next != n {
+		t.Errorf("%d of %d", next, n)
+	}
+}

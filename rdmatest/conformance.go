@@ -1,0 +1,328 @@
+package rdmatest
+
+import (
+	"hash/fnv"
+	"net/netip"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// ConformanceOptions says on what the suite runs, and what is known to differ. A nil
+// *ConformanceOptions is the zero value.
+type ConformanceOptions struct {
+	// Addr is where the provider can be reached; not valid: the first RoCE v2 GID of
+	// an active port.
+	Addr netip.Addr
+
+	// Peer is the other side of every connection, reached at PeerAddr. Nil: both
+	// sides are on the same device.
+	Peer     verbs.Provider
+	PeerAddr netip.Addr
+
+	// Fabric, if both providers are hosts of it, makes the tests run that lose,
+	// change and forge packets.
+	Fabric *Fabric
+
+	// Each, if not nil, is called for every test, with the test to run: it can make
+	// a Bed of its own, perhaps in a testing/synctest bubble (see OnFabric). The
+	// fields above, and the provider given to Conformance, are then not used. Has
+	// says what its beds have.
+	Each func(t *testing.T, run func(t *testing.T, b Bed))
+	Has  Ability
+
+	// Known names tests that fail on this provider, with the reason. Such a test
+	// runs, and its failures are logged, not counted; if it passes, it fails as
+	// "no longer needed": so a profile never outlives its reasons.
+	Known map[string]string
+}
+
+// Bed is what one test of the suite runs on.
+type Bed struct {
+	Provider, Peer verbs.Provider // may be the same
+	Addr, PeerAddr netip.Addr
+	Fabric         *Fabric // nil: no faults
+	Virtual        bool    // time costs nothing
+}
+
+// Ability is a set of what a Bed can have beyond two providers.
+type Ability uint8
+
+const (
+	Faults      Ability = 1 << iota // a Fabric
+	VirtualTime                     // tests that wait for minutes can run
+	TwoHosts                        // Peer is another device
+	Changes                         // the provider can lose its device, addresses and link; see softroce
+)
+
+// OnFabric is an Each: it makes a fabric with two hosts for every test, in a
+// testing/synctest bubble, and runs tests in parallel. Its beds have every Ability.
+func OnFabric(t *testing.T, run func(t *testing.T, b Bed)) {
+	onFabric(t, run, fabricBed)
+}
+
+// OnFabricOneHost is an Each as OnFabric; both sides of each test are on one device.
+// Its beds have all but TwoHosts.
+func OnFabricOneHost(t *testing.T, run func(t *testing.T, b Bed)) {
+	onFabric(t, run, func(f *Fabric) Bed {
+		b := fabricBed(f)
+		b.Peer, b.PeerAddr = b.Provider, b.Addr
+		return b
+	})
+}
+
+// OnFabricIPv6 is an Each as OnFabric, over IPv6.
+func OnFabricIPv6(t *testing.T, run func(t *testing.T, b Bed)) {
+	onFabric(t, run, func(f *Fabric) Bed {
+		return f.bed(netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2"))
+	})
+}
+
+// SeedEnv names the environment variable that replaces the seeds of the suite's
+// fabrics, which otherwise depend on the names of the tests only.
+const SeedEnv = "VERBENA_SEED"
+
+func onFabric(t *testing.T, run func(t *testing.T, b Bed), bed func(*Fabric) Bed) {
+	t.Helper()
+	h := fnv.New64a()
+	h.Write([]byte(t.Name()))
+	seed := h.Sum64()
+	if s := os.Getenv(SeedEnv); s != "" {
+		n, err := strconv.ParseUint(s, 0, 64)
+		if err != nil {
+			t.Fatalf("%s: %v", SeedEnv, err)
+		}
+		seed = n
+	}
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		run(t, bed(NewFabric(t, seed)))
+	})
+}
+
+func fabricBed(f *Fabric) Bed {
+	return f.bed(netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2"))
+}
+
+func (f *Fabric) bed(a, b netip.Addr) Bed {
+	return Bed{Provider: f.Host(a), Peer: f.Host(b), Addr: a, PeerAddr: b, Fabric: f, Virtual: true}
+}
+
+// check is a test of the suite.
+type check struct {
+	name  string
+	needs Ability
+	f     func(t *tb)
+}
+
+// Conformance runs the tests that every provider must pass, as subtests. Differences
+// in ability are decided by Device.Supports; a test of something that the device does
+// not have is skipped with the device's reason. Tests whose needs the options do not
+// meet are left out.
+func Conformance(t *testing.T, p verbs.Provider, o *ConformanceOptions) {
+	if o == nil {
+		o = &ConformanceOptions{}
+	}
+	each, has := o.Each, o.Has
+	if each == nil {
+		b, h := o.bed(t, p)
+		has = h
+		each = func(t *testing.T, run func(*testing.T, Bed)) { run(t, b) }
+	}
+	known := newProfile(o.Known)
+	for _, c := range allChecks() {
+		if c.needs&^has != 0 {
+			continue
+		}
+		reason, expected := known.take(c.name)
+		t.Run(c.name, func(t *testing.T) {
+			each(t, func(t *testing.T, b Bed) { runCheck(t, c, b, reason, expected) })
+		})
+	}
+	for _, name := range known.rest() {
+		t.Errorf("the profile names %q, which is no test that ran", name)
+	}
+}
+
+// bed is the one that all tests share.
+func (o *ConformanceOptions) bed(t *testing.T, p verbs.Provider) (Bed, Ability) {
+	t.Helper()
+	b := Bed{Provider: p, Peer: o.Peer, Addr: o.Addr, PeerAddr: o.PeerAddr, Fabric: o.Fabric}
+	var has Ability
+	if b.Fabric != nil {
+		has |= Faults
+	}
+	if b.Peer != nil {
+		has |= TwoHosts
+	} else {
+		b.Peer, b.PeerAddr = b.Provider, b.Addr
+	}
+	if _, ok := p.(changeable); ok && b.Fabric != nil {
+		has |= Changes
+	}
+	b.Addr = addrOf(t, b.Provider, b.Addr)
+	b.PeerAddr = addrOf(t, b.Peer, b.PeerAddr)
+	return b, has
+}
+
+// addrOf gives a, or the first address of an active port.
+func addrOf(t *testing.T, p verbs.Provider, a netip.Addr) netip.Addr {
+	t.Helper()
+	if a.IsValid() {
+		return a
+	}
+	d, err := verbs.Open(p, "")
+	if err != nil {
+		t.Fatalf("no device to test: %v", err)
+	}
+	gids, err := d.GIDs()
+	if err != nil {
+		t.Fatalf("GIDs of %s: %v", d.Info().Name, err)
+	}
+	for _, g := range gids {
+		if g.Type == roceV2 && !g.GID.Addr().IsLinkLocalUnicast() {
+			return g.GID.Addr()
+		}
+	}
+	t.Fatalf("%s has no RoCE v2 GID", d.Info().Name)
+	return a
+}
+
+// changeable is what a provider offers to tests with the ability Changes.
+type changeable interface {
+	RemoveDevice()
+	SetAddrs([]netip.Addr) error
+	SetLink(up bool) error
+}
+
+// allChecks gives the suite, in the order of the areas.
+func allChecks() []check {
+	return slices.Concat(
+		areaDevice(), areaPD(), areaMR(), areaCQ(), areaQP(), areaQPStates(),
+		areaRC(), areaRCData(), areaRCLoss(), areaRCErrors(), areaRCRetry(), areaRCWire(),
+		areaAsync(), areaCM(), areaCMEvents(), areaCMWire(), areaNotify(), areaHostile(), areaHostileCM())
+}
+
+// profile is the list of known divergences; each may be taken once.
+type profile struct {
+	mu   sync.Mutex
+	left map[string]string
+}
+
+func newProfile(known map[string]string) *profile {
+	p := &profile{left: map[string]string{}}
+	for name, reason := range known {
+		p.left[name] = reason
+	}
+	return p
+}
+
+func (p *profile) take(name string) (reason string, ok bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	reason, ok = p.left[name]
+	delete(p.left, name)
+	return reason, ok
+}
+
+func (p *profile) rest() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var names []string
+	for name := range p.left {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// runCheck runs a test on a bed. A test that is expected to fail runs with its
+// failures caught.
+func runCheck(t *testing.T, c check, b Bed, reason string, expected bool) {
+	if !expected {
+		c.f(newTB(t, b))
+		return
+	}
+	if strings.TrimSpace(reason) == "" {
+		t.Fatalf("the profile names %q without a reason", c.name)
+	}
+	k := &knownTB{TB: t}
+	done := make(chan struct{})
+	go func() { // FailNow ends a goroutine
+		defer close(done)
+		c.f(newTB(k, b))
+	}()
+	<-done
+	if !k.failed() {
+		t.Errorf("known to differ (%s), but passes: take it out of the profile", reason)
+		return
+	}
+	t.Logf("differs as known: %s", reason)
+}
+
+// knownTB logs failures instead of counting them.
+type knownTB struct {
+	testing.TB
+	mu  sync.Mutex
+	bad bool
+}
+
+func (k *knownTB) failed() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.bad
+}
+
+func (k *knownTB) Fail() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.bad = true
+}
+
+func (k *knownTB) FailNow() {
+	k.Fail()
+	runtime.Goexit()
+}
+
+func (k *knownTB) Failed() bool { return k.failed() }
+
+func (k *knownTB) Error(args ...any) {
+	k.TB.Helper()
+	k.TB.Log(args...)
+	k.Fail()
+}
+
+func (k *knownTB) Errorf(format string, args ...any) {
+	k.TB.Helper()
+	k.TB.Logf(format, args...)
+	k.Fail()
+}
+
+func (k *knownTB) Fatal(args ...any) {
+	k.TB.Helper()
+	k.TB.Log(args...)
+	k.FailNow()
+}
+
+func (k *knownTB) Fatalf(format string, args ...any) {
+	k.TB.Helper()
+	k.TB.Logf(format, args...)
+	k.FailNow()
+}
+
+// Bounds of waits: on a virtual clock they cost nothing, on a real one they are only
+// reached by a failure.
+const (
+	virtualLimit = 24 * time.Hour
+	realLimit    = 10 * time.Second
+	virtualGrace = time.Second
+	realGrace    = 15 * time.Millisecond
+)
