@@ -106,6 +106,9 @@ func (qp *QP) left(next ib.QPState) {
 		}
 		if qp.state.CompareAndSwap(uint32(s), uint32(next)) {
 			qp.timer.Reset(time.Duration(qp.dev.flushLimit.Load()))
+			if next == ib.StateError {
+				qp.entered()
+			}
 			return
 		}
 	}
@@ -125,6 +128,7 @@ func (qp *QP) lose(err error) {
 	if errors.Is(err, ErrDeviceGone) {
 		qp.told = true
 		qp.state.Store(uint32(ib.StateError))
+		qp.entered()
 	}
 	if qp.tell() == nil {
 		qp.withCQs(func() {

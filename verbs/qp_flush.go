@@ -39,11 +39,13 @@ func (qp *QP) tell() error {
 				return err
 			}
 			qp.state.Store(uint32(ib.StateError))
+			qp.entered()
 			return err
 		}
 	}
 	qp.told = true
 	qp.state.Store(uint32(ib.StateError))
+	qp.entered()
 	if qp.sq.outstanding()+qp.rq.outstanding() > 0 {
 		qp.timer.Reset(time.Duration(qp.dev.flushLimit.Load()))
 	}
