@@ -37,10 +37,10 @@ type qp struct {
 	armed   bool
 	armedAt time.Duration
 	slack   time.Duration // by which the timer may be late
-	waiting bool // in the list of its endpoint, see endpoint.waiting
-	active  bool // counted in the peer's buffer
-	window  int  // that the machine was told
-	est     bool // the connection manager is to be told of the first packet
+	waiting bool          // in the list of its endpoint, see endpoint.waiting
+	active  bool          // counted in the peer's buffer
+	window  int           // that the machine was told
+	est     bool          // the connection manager is to be told of the first packet
 	closed  bool
 }
 
