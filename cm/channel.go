@@ -284,9 +284,11 @@ func (ch *EventChannel) newID(ps ib.PortSpace) (*ID, error) {
 		return nil, opError(opCreate, wrong("cm: "+ps.String()+" is no port space"))
 	}
 	id := &ID{p: ch.p, ps: ps, ch: ch}
-	id.handle = table.add(id, nil)
 	ch.call.Lock()
 	defer ch.call.Unlock()
+	id.mu.Lock() // the table shows it before it is complete
+	defer id.mu.Unlock()
+	id.handle = table.add(id, nil)
 	err := error(net.ErrClosed)
 	if !ch.isGone() {
 		id.drv, err = ch.drv.CreateID(id.handle, ps, qpType(ps))

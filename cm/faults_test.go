@@ -58,6 +58,33 @@ func TestR11_EveryCallFails(t *testing.T) {
 	}
 }
 
+// TestR11_QueuePairCallsFail is the same for the calls that make and move queue pairs.
+func TestR11_QueuePairCallsFail(t *testing.T) {
+	t.Parallel()
+	for name, life := range map[string]func(*world) []error{"upper": upperLife, "waiting": waitingLife, "lower": lowerLife} {
+		for op, most := range map[string]int{"create qp": 2, "modify qp": 8} { // INIT, and INIT, RTR, RTS, twice
+			for n := 1; n <= most; n++ {
+				t.Run(fmt.Sprintf("%s/%s/%d", name, op, n), func(t *testing.T) {
+					t.Parallel()
+					synctest.Test(t, func(t *testing.T) {
+						w := newWorld(t)
+						w.sp.FailOp(op, n, syscall.ENOMEM)
+						errs := life(w)
+						told := false
+						for _, err := range errs {
+							told = told || errors.Is(err, syscall.ENOMEM)
+						}
+						if w.sp.Count(op) < n || !told {
+							t.Errorf("%d calls, errors %v", w.sp.Count(op), errs)
+						}
+						synctest.Wait()
+					})
+				})
+			}
+		}
+	}
+}
+
 // upperLife connects, disconnects, and gives all errors.
 func upperLife(w *world) (errs []error) {
 	ctx, cancel := context.WithTimeout(w.t.Context(), time.Hour)

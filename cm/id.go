@@ -350,6 +350,7 @@ func (id *ID) end(cause, opErr error) {
 	id.state = stateEnded
 	id.cause = cause
 	if id.qp != nil {
+		id.qp.OnError(nil)
 		id.qp.FailWith(cause)
 	}
 	if id.done != nil {

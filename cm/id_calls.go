@@ -345,6 +345,7 @@ func (id *ID) disconnect() (coming bool, err error) {
 	}
 	id.leaving = true
 	if id.qp != nil {
+		id.qp.OnError(nil)
 		id.qp.FailWith(net.ErrClosed)
 	}
 	err = id.drv.Disconnect()

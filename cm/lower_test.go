@@ -711,4 +711,26 @@ func TestC231_CommEst(t *testing.T) {
 	must(t, child.Notify(ib.EventCommEst))
 	w.want(ch, cm.Established, child)
 	must(t, child.Notify(ib.EventCommEst)) // it is connected: harmless
+
+	// The same when the device's asynchronous events are read.
+	id = w.routed(ch, l.LocalAddr())
+	w.qp(id)
+	must(t, id.Connect(nil))
+	child = w.want(ch, cm.ConnectRequest, nil).ID
+	w.qp(child)
+	must(t, child.Accept(nil))
+	w.want(ch, cm.Established, id)
+	w.none(ch)
+	w.scriptedQP(child.QP()).Event(ib.EventCommEst)
+	w.scriptedQP(id.QP()).Event(ib.EventCommEst) // not needed, not wrong
+	for range 2 {
+		if ev, ok, err := w.dev.Async().TryEvent(); !ok || err != nil || ev.Type != ib.EventCommEst {
+			t.Fatalf("%v %v %v", ev, ok, err)
+		}
+	}
+	w.want(ch, cm.Established, child)
+	w.none(ch)
+	if n := len(w.cm.Calls("Notify")); n != 2 {
+		t.Errorf("the driver was notified %d times", n)
+	}
 }

@@ -147,6 +147,8 @@ func (ch *EventChannel) request(ev *Event, listener *ID, raw *driver.CMEvent) bo
 		return false
 	}
 	child := &ID{p: listener.p, ps: listener.ps, drv: raw.Child, ch: ch, state: stateRequest, offer: raw.Conn}
+	child.mu.Lock() // the table shows it before it is complete
+	defer child.mu.Unlock()
 	child.refresh()
 	if child.openDevice(ch) != nil {
 		raw.Child.Close()
@@ -188,8 +190,34 @@ func (id *ID) responded(ev *Event, raw *driver.CMEvent) bool {
 		return true
 	}
 	ev.Type = Established
-	id.state = stateConnected
+	id.connected()
 	return true
+}
+
+// connected enters the state of a connection that stands. mu is held.
+func (id *ID) connected() {
+	id.state = stateConnected
+	if id.qp != nil && id.sync != nil {
+		// Nobody need be reading its completions, and Conn.Done is to tell of every end.
+		// A program with a channel has completions for that.
+		id.qp.OnError(id.qpFailed)
+	}
+}
+
+// qpFailed ends a connection whose queue pair failed by itself, and tells the peer.
+func (id *ID) qpFailed() {
+	id.mu.Lock()
+	defer id.mu.Unlock()
+	if id.closing || id.sync == nil || id.state != stateConnected {
+		return
+	}
+	cause := id.qp.Err()
+	if !id.leaving {
+		id.leaving = true
+		id.drv.Disconnect() // an error means that it has gone already
+	}
+	id.end(cause, cause)
+	id.signal()
 }
 
 func (id *ID) established(ev *Event, raw *driver.CMEvent) bool {
@@ -210,7 +238,7 @@ func (id *ID) established(ev *Event, raw *driver.CMEvent) bool {
 		id.end(ev.Err, ev.Err)
 		return true
 	}
-	id.state = stateConnected
+	id.connected()
 	ev.Param = paramOf(&raw.Conn, raw.Private)
 	ev.UD = UDParam(raw.UD)
 	return true

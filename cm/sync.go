@@ -29,7 +29,9 @@ func NewID(p verbs.Provider, ps ib.PortSpace) (*ID, error) {
 		d.release()
 		return nil, err
 	}
+	id.mu.Lock()
 	id.sync = d
+	id.mu.Unlock()
 	return id, nil
 }
 

@@ -481,3 +481,45 @@ func TestDispatcherFails(t *testing.T) {
 		}
 	})
 }
+
+// TestQueuePairFails: a connection whose queue pair fails by itself has ended, whether
+// or not anybody reads its completions, and the peer hears of it.
+func TestQueuePairFails(t *testing.T) {
+	t.Parallel()
+	for name, fail := range map[string]func(w *world, c *cm.Conn) error{
+		"completion": func(w *world, c *cm.Conn) error {
+			must(w.t, c.QP().PostSend(verbs.Send(7, w.mr.SGE(0, 8), ib.Signaled)))
+			w.scriptedQP(c.QP()).CompleteSend(1, ib.StatusRetryExc)
+			wc, err := w.cq.Next(w.t.Context())
+			must(w.t, err)
+			if wc.ID != 7 || wc.Status != ib.StatusRetryExc {
+				w.t.Errorf("completion %+v", wc)
+			}
+			return ib.ErrRetryExc
+		},
+		"program": func(w *world, c *cm.Conn) error {
+			must(w.t, c.QP().Fail())
+			return verbs.ErrFailed
+		},
+		"closed": func(w *world, c *cm.Conn) error {
+			must(w.t, c.QP().Close())
+			return net.ErrClosed
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t)
+			a, b := w.conns(w.listener())
+			want := fail(w, a)
+			<-a.Done()
+			if !errors.Is(a.Err(), want) || !errors.Is(a.QP().Err(), want) {
+				t.Errorf("cause %v, of the queue pair %v, want %v", a.Err(), a.QP().Err(), want)
+			}
+			<-b.Done()
+			if b.Err() != io.EOF {
+				t.Errorf("the peer sees %v", b.Err())
+			}
+			must(t, a.Close())
+		})
+	}
+}

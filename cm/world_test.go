@@ -74,6 +74,9 @@ func (w *world) end() {
 	for _, s := range w.sp.Violations() {
 		w.t.Errorf("provider: %s", s)
 	}
+	for _, s := range cm.Left(w.p, w.dev) {
+		w.t.Errorf("left: %s", s)
+	}
 	for _, s := range w.dev.Objects() {
 		w.t.Errorf("open: %s", s)
 	}
@@ -291,3 +294,12 @@ func (w *world) conns(l *cm.Listener) (a, b *cm.Conn) {
 }
 
 func (w *world) yield() { runtime.Gosched() }
+
+// scriptedQP gives the provider's part of a queue pair.
+func (w *world) scriptedQP(qp *verbs.QP) *scripted.QP {
+	for i := 0; ; i++ {
+		if q := w.sp.Device("").Context().QP(i); q.Num() == qp.Num() {
+			return q
+		}
+	}
+}
