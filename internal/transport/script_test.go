@@ -30,11 +30,12 @@ import (
 //	x.a.wantDone(7, ib.StatusSuccess)
 type script struct {
 	testing.TB
-	now  time.Duration
-	a, b *end
-	held *flight
-	kept []*flight
-	log  []string
+	now   time.Duration
+	a, b  *end
+	held  *flight
+	kept  []*flight
+	log   []string
+	quiet bool // no log
 }
 
 // flight is a packet on its way.
@@ -52,6 +53,7 @@ type end struct {
 	psn     ib.PSN // of its first request
 	table   *mem.Table
 	buf     []byte
+	spare   []byte // what follows buf in memory
 	mr      *mem.Region
 	flights []*flight
 	done    []Completion
@@ -107,7 +109,9 @@ func newScript(t testing.TB, s *setup) *script {
 func (x *script) newEnd(name string, n ib.QPN, s *setup) *end {
 	rng := rand.New(rand.NewPCG(uint64(n), 1))
 	e := &end{x: x, name: name, table: mem.NewTable(rng.Uint32)}
-	e.buf = make([]byte, or(s.bufSize, 64<<10))
+	size := or(s.bufSize, 64<<10)
+	all := make([]byte, size+8192)
+	e.buf, e.spare = all[:size:size], all[size:]
 	var err error
 	e.mr, err = e.table.Register(1, e.buf, 0x10000, or(s.regAccess, ib.LocalWrite|ib.RemoteAny))
 	if err != nil {
@@ -168,6 +172,9 @@ func (e *end) state(s ib.QPState) { e.modify(driver.QPAttr{State: s}, ib.AttrSta
 
 // note writes a line of the log that a failing test prints.
 func (x *script) note(format string, v ...any) {
+	if x.quiet {
+		return
+	}
 	x.log = append(x.log, fmt.Sprintf("%12v  ", x.now)+fmt.Sprintf(format, v...))
 }
 
