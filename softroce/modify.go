@@ -45,7 +45,7 @@ func (q *qp) Modify(a *driver.QPAttr, m ib.QPAttrMask) error {
 	now := q.d.now()
 	if err := q.eng.Modify(now, a, m); err != nil {
 		q.mu.Unlock()
-		return fmt.Errorf("softroce: modify queue pair %#x: %w", uint32(q.num), err)
+		return fmt.Errorf("softroce: modify queue pair %#x: %w (%w)", uint32(q.num), err, syscall.EINVAL)
 	}
 	if p != nil {
 		q.setPeer(p)

@@ -84,7 +84,7 @@ func (p *pd) RegMR(b []byte, iova uint64, a ib.Access) (driver.MR, error) {
 	d.memMu.Unlock()
 	if err != nil {
 		d.release(kindMR)
-		return nil, fmt.Errorf("softroce: memory region: %w", err)
+		return nil, fmt.Errorf("softroce: memory region of %d bytes at %#x with %v: %w (%w)", len(b), iova, a, err, syscall.EINVAL)
 	}
 	return &mr{d: d, region: r}, nil
 }

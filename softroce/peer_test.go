@@ -100,6 +100,8 @@ func hear(r *bufio.Reader) (m meeting, err error) {
 func playPeer(role string) error {
 	in := bufio.NewReader(os.Stdin)
 	switch role {
+	case "empty":
+		tell(os.Stdout, meeting{})
 	case "udp":
 		c, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
 		if err != nil {
