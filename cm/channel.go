@@ -289,7 +289,7 @@ func (ch *EventChannel) newID(ps ib.PortSpace) (*ID, error) {
 	id.mu.Lock() // the table shows it before it is complete
 	defer id.mu.Unlock()
 	id.handle = table.add(id, nil)
-	err := error(net.ErrClosed)
+	err := net.ErrClosed
 	if !ch.isGone() {
 		id.drv, err = ch.drv.CreateID(id.handle, ps, qpType(ps))
 	}

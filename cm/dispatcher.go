@@ -97,6 +97,7 @@ func (d *dispatcher) run() {
 		dispatchers.mu.Lock()
 		d.forget()
 		dispatchers.mu.Unlock()
+		d.ch.Close() // nothing more is moved here
 		for _, id := range d.ch.all() {
 			id.lost(err)
 		}

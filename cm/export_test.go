@@ -1,7 +1,9 @@
 package cm
 
 import (
+	"context"
 	"fmt"
+	"net/netip"
 
 	"github.com/verbena-rdma/verbena/verbs"
 	"github.com/verbena-rdma/verbena/verbs/driver"
@@ -38,4 +40,13 @@ func Left(p verbs.Provider, dev *verbs.Device) (left []string) {
 	}
 	ties.mu.Unlock()
 	return left
+}
+
+// ResolveAddrs is Resolve of a name with several addresses.
+func ResolveAddrs(ctx context.Context, p verbs.Provider, addrs []netip.AddrPort) (*Route, error) {
+	c, err := (*Config)(nil).check(opResolveAddr)
+	if err != nil {
+		return nil, err
+	}
+	return resolve(ctx, p, addrs, &c)
 }

@@ -105,7 +105,7 @@ func (id *ID) resolveRoute(limit time.Duration) error {
 		return err
 	}
 	defer id.mu.Unlock()
-	err := error(nil)
+	var err error
 	if limit < 0 {
 		err = wrong("cm: the limit is negative")
 	} else {

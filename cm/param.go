@@ -1,7 +1,6 @@
 package cm
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"syscall"
@@ -220,6 +219,3 @@ func paramOf(c *driver.ConnParam, private []byte) ConnParam {
 		QPN:                c.QPN,
 	}
 }
-
-// unsupported reports whether a provider lacks what was asked for.
-func unsupported(err error) bool { return errors.Is(err, errors.ErrUnsupported) }

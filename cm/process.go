@@ -225,8 +225,7 @@ func (id *ID) established(ev *Event, raw *driver.CMEvent) bool {
 	case stateEnded, stateConnected:
 		return false // Disconnected was faster, or it is the second
 	case stateAccepting:
-		ev.Private = nil // the peer's last message has none
-		raw.Private = nil
+		ev.Private = nil // the peer's last message has none, and no parameters
 	default:
 		if !id.expect(ev, stateConnecting) {
 			return true
@@ -239,7 +238,7 @@ func (id *ID) established(ev *Event, raw *driver.CMEvent) bool {
 		return true
 	}
 	id.connected()
-	ev.Param = paramOf(&raw.Conn, raw.Private)
+	ev.Param = id.param
 	ev.UD = UDParam(raw.UD)
 	return true
 }

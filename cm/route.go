@@ -38,9 +38,14 @@ func Resolve(ctx context.Context, p verbs.Provider, addr string, cfg *Config) (*
 			return nil, &OpError{Op: opResolveAddr, Local: c.LocalAddr, Err: wrong("cm: " + addr + " has no address of the family of Config.LocalAddr")}
 		}
 	}
+	return resolve(ctx, p, addrs, &c)
+}
+
+// resolve tries addresses in order.
+func resolve(ctx context.Context, p verbs.Provider, addrs []netip.AddrPort, c *Config) (*Route, error) {
 	var errs addrErrors
 	for i, a := range addrs {
-		id, err := resolveOne(ctx, p, a, &c, len(addrs)-i)
+		id, err := resolveOne(ctx, p, a, c, len(addrs)-i)
 		if err == nil {
 			return &Route{half{id: id}}, nil
 		}
@@ -119,7 +124,11 @@ func share(ctx context.Context, left int) (context.Context, context.CancelFunc) 
 		return context.WithCancel(ctx)
 	}
 	all := time.Until(end)
-	return context.WithTimeout(ctx, min(all, max(all/time.Duration(left), 2*time.Second)))
+	part := max(all/time.Duration(left), 2*time.Second)
+	if part >= all {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeout(ctx, part)
 }
 
 // ID gives the id below, for what this floor does not have; its calls wait. It is nil

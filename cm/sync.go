@@ -160,6 +160,9 @@ func (id *ID) nextRequest(ctx context.Context, ch *EventChannel, d *dispatcher) 
 			if err := ev.ID.move(d.ch, d, false, true); err != nil {
 				d.release()
 				ev.ID.Close()
+				if errors.Is(err, verbs.ErrDeviceGone) {
+					continue // of a listener on several devices
+				}
 				return Event{}, err
 			}
 			return ev, nil

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"strings"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -521,5 +522,94 @@ func TestQueuePairFails(t *testing.T) {
 			}
 			must(t, a.Close())
 		})
+	}
+}
+
+// TestResolveAllAddresses: of several addresses the first that works is taken, each gets
+// its share of the time, and if none works all errors are told.
+func TestResolveAllAddresses(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		addrs := []netip.AddrPort{
+			netip.MustParseAddrPort("10.0.0.2:7"), // nobody answers
+			netip.MustParseAddrPort("10.0.0.3:7"), // no route
+			netip.MustParseAddrPort("10.0.0.4:7"),
+		}
+		good := true
+		w.cm.Script(func(id *scripted.CMID, c scripted.CMCall) (bool, error) {
+			switch {
+			case c.Name != "ResolveAddr":
+			case c.Dst == addrs[0]:
+				return true, nil
+			case c.Dst == addrs[1] || !good:
+				return true, syscall.ENETUNREACH
+			}
+			return false, nil
+		})
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
+		start := time.Now()
+		r, err := cm.ResolveAddrs(ctx, w.p, addrs)
+		must(t, err)
+		if r.RemoteAddr() != addrs[2] {
+			t.Errorf("resolved %v", r.RemoteAddr())
+		}
+		if d := time.Since(start); d != 10*time.Second {
+			t.Errorf("the first address took %v of 30 s for three", d)
+		}
+		must(t, r.Close())
+
+		good = false
+		short, cancel2 := context.WithTimeout(t.Context(), time.Second) // less than a share
+		defer cancel2()
+		_, err = cm.ResolveAddrs(short, w.p, addrs)
+		if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, syscall.ENETUNREACH) {
+			t.Errorf("short: %v", err)
+		}
+		_, err = cm.ResolveAddrs(t.Context(), w.p, addrs[1:])
+		var op *cm.OpError
+		if !errors.Is(err, syscall.ENETUNREACH) || !errors.As(err, &op) || !strings.Contains(err.Error(), "10.0.0.3:7") || !strings.Contains(err.Error(), "10.0.0.4:7") {
+			t.Errorf("both: %v", err)
+		}
+	})
+}
+
+// TestNames: names go through Go's resolver, which knows localhost without a network.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	l, err := cm.Listen(w.p, "localhost:0", nil)
+	must(t, err)
+	defer l.Close()
+	if a := l.Addr().(cm.Addr); !a.Addr().IsLoopback() {
+		t.Errorf("listens on %v", a)
+	}
+	r, err := cm.Resolve(t.Context(), w.p, "localhost:http", nil)
+	must(t, err)
+	defer r.Close()
+	if a := r.RemoteAddr(); !a.Addr().IsLoopback() || a.Port() != 80 {
+		t.Errorf("resolved %v", a)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err = cm.Resolve(ctx, w.p, "no-such-host.invalid:1", nil)
+	var op *cm.OpError
+	if !errors.As(err, &op) || op.Op != "look up" {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestNoChannelPerConnection: connections share the dispatcher's channel; a listener
+// has one more. When all are closed nothing is left.
+func TestNoChannelPerConnection(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	l := w.listener()
+	for range 20 {
+		w.conns(l)
+	}
+	if n := len(w.cm.Channels()); n != 2 {
+		t.Errorf("%d channels for 20 connections, want 2", n)
 	}
 }
