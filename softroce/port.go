@@ -283,24 +283,25 @@ func (p *port) gids() ([]driver.GIDEntry, error) {
 				Port:    portNumber,
 				Type:    ib.GIDTypeRoCEv2,
 				IfIndex: e.ifIndex,
+				MTU:     pathMTU(e.mtu),
 			})
 		}
 	}
 	return all, nil
 }
 
-// mtu gives the MTU of the port: the smallest of the links with a GID, as any of them
-// may be taken.
+// mtu gives the MTU of the port: the largest of the links with a GID. What each of them
+// carries is in its GIDEntry, and checked when a queue pair is given its address.
 func (p *port) mtu() ib.MTU {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	link := maxLinkMTU
+	link := minLinkMTU
 	for _, e := range p.table {
 		if e.addr.IsValid() {
-			link = min(link, e.mtu)
+			link = max(link, e.mtu)
 		}
 	}
-	return pathMTU(p.linkMTU(link))
+	return pathMTU(link)
 }
 
 // isUp reports whether packets can go in and out.

@@ -117,6 +117,9 @@ func (qp *QP) Endpoint(port, gidIndex int) (Endpoint, error) {
 		return Endpoint{}, err
 	}
 	e = Endpoint{QPN: qp.num, PSN: ib.PSN(rand.Uint32() & 0xFFFFFF), GID: g.GID, LID: p.LID, MTU: p.ActiveMTU}
+	if g.MTU.Valid() {
+		e.MTU = min(e.MTU, g.MTU)
+	}
 	qp.mu.Lock()
 	qp.endpoint = e
 	qp.mu.Unlock()

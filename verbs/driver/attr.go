@@ -49,6 +49,9 @@ type GIDEntry struct {
 	Port    int
 	Type    ib.GIDType
 	IfIndex int // of the network interface; zero: not known
+	// MTU is the largest path MTU from this address, where addresses of a port lie on
+	// different links; zero: that of the port.
+	MTU ib.MTU
 }
 
 // AHAttr is an address vector (struct ibv_ah_attr).
