@@ -1,0 +1,172 @@
+//go:build linux && cgo
+
+#include <arpa/inet.h>
+#include <time.h>
+
+#include "lib.h"
+
+// ackBatch is the number of events after which they are acknowledged: it takes a mutex.
+#define ACK_BATCH 64
+
+int vb_create_channel(struct abi_context *ctx, struct abi_comp_channel **ch, int *fd)
+{
+	int e;
+
+	errno = 0;
+	*ch = vb.ibv_create_comp_channel(ctx);
+	if (!*ch)
+		return vb_null();
+	*fd = (*ch)->fd;
+	e = vb_nonblock(*fd);
+	if (e)
+		vb.ibv_destroy_comp_channel(*ch);
+	return e;
+}
+
+int vb_destroy_channel(struct abi_comp_channel *ch)
+{
+	errno = 0;
+	return vb_errno(vb.ibv_destroy_comp_channel(ch));
+}
+
+int vb_channel_next(uintptr_t p, uint64_t *handle)
+{
+	struct abi_comp_channel *ch = (struct abi_comp_channel *)p;
+	struct abi_cq *cq;
+	void *context;
+	struct vb_cq *c;
+	int e;
+
+	// Asked first, as older kernels answer EAGAIN for ever when the device is gone.
+	switch (vb_readable(ch->fd)) {
+	case 0:
+		return EAGAIN;
+	case -1:
+		return ENODEV;
+	}
+	do {
+		errno = 0;
+		e = vb.ibv_get_cq_event(ch, &cq, &context) ? vb_null() : 0;
+	} while (e == EINTR);
+	if (e)
+		return e == EIO ? ENODEV : e;
+	c = context;
+	*handle = c->handle;
+	if (++c->unacked >= ACK_BATCH) {
+		vb.ibv_ack_cq_events(c->cq, c->unacked);
+		c->unacked = 0;
+	}
+	return 0;
+}
+
+int vb_create_cq(struct abi_context *ctx, struct abi_comp_channel *ch, int entries, int vector, uint64_t handle,
+		 struct vb_cq **cq)
+{
+	struct vb_cq *c = calloc(1, sizeof(*c));
+	int e;
+
+	if (!c)
+		return ENOMEM;
+	c->handle = handle;
+	errno = 0;
+	c->cq = vb.ibv_create_cq(ctx, entries, c, ch, vector);
+	if (!c->cq) {
+		e = vb_null();
+		free(c);
+		return e;
+	}
+	c->entries = c->cq->cqe;
+	*cq = c;
+	return 0;
+}
+
+int vb_destroy_cq(struct vb_cq *c)
+{
+	int e;
+
+	if (c->unacked) {
+		vb.ibv_ack_cq_events(c->cq, c->unacked);
+		c->unacked = 0;
+	}
+	errno = 0;
+	e = vb_errno(vb.ibv_destroy_cq(c->cq));
+	if (!e)
+		free(c);
+	return e;
+}
+
+int vb_resize_cq(struct vb_cq *c, int entries)
+{
+	int e;
+
+	errno = 0;
+	e = vb_errno(vb.ibv_resize_cq(c->cq, entries));
+	c->entries = c->cq->cqe;
+	return e;
+}
+
+int vb_modify_cq(struct vb_cq *c, uint16_t count, uint16_t period)
+{
+	struct abi_modify_cq_attr a = {ABI_CQ_ATTR_MODERATE, count, period};
+	int (*modify)(struct abi_cq *, struct abi_modify_cq_attr *);
+
+	modify = VB_EXTENDED(c->cq->context, modify_cq);
+	if (!modify)
+		return EOPNOTSUPP;
+	errno = 0;
+	return vb_errno(modify(c->cq, &a));
+}
+
+int vb_poll(uintptr_t p)
+{
+	struct vb_cq *c = (struct vb_cq *)p;
+	struct abi_wc wc[VB_BATCH];
+	int i, n = c->cq->context->ops.poll_cq(c->cq, VB_BATCH, wc);
+
+	for (i = 0; i < n; i++) {
+		const struct abi_wc *w = &wc[i];
+		struct vb_wc *to = &c->wc[i];
+
+		to->id = w->wr_id;
+		to->byte_len = w->byte_len;
+		to->imm = w->wc_flags & ABI_WC_WITH_INV ? w->imm_data : ntohl(w->imm_data);
+		to->qpn = w->qp_num;
+		to->src_qpn = w->src_qp;
+		to->vendor_err = w->vendor_err;
+		to->status = w->status;
+		to->opcode = w->opcode;
+		to->flags = w->wc_flags;
+		to->sl = w->sl;
+		to->path_bits = w->dlid_path_bits;
+		to->slid = w->slid;
+		to->pkey_index = w->pkey_index;
+	}
+	return n;
+}
+
+static int64_t now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
+}
+
+int vb_poll_for(uintptr_t cq, int64_t ns)
+{
+	int64_t end = now() + ns;
+	int n;
+
+	do
+		n = vb_poll(cq);
+	while (n == 0 && now() < end);
+	return n;
+}
+
+int vb_arm(uintptr_t p, int solicited)
+{
+	struct vb_cq *c = (struct vb_cq *)p;
+
+	errno = 0;
+	return vb_errno(c->cq->context->ops.req_notify_cq(c->cq, solicited));
+}

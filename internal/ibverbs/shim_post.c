@@ -1,0 +1,132 @@
+//go:build linux && cgo
+
+#include <arpa/inet.h>
+
+#include "lib.h"
+
+static uint64_t outcome(uint32_t posted, int e) { return posted | (uint64_t)(uint32_t)e << 32; }
+
+// fill makes the library's request of what Go wrote. The list of SGEs, and the link to
+// the next place, are there already.
+static int fill(struct vb_qp *q, uint32_t i)
+{
+	const struct vb_send *s = &q->send[i];
+	struct abi_send_wr *w = &q->wr[i];
+
+	w->wr_id = s->id;
+	w->num_sge = s->sges;
+	w->opcode = s->opcode;
+	w->send_flags = s->flags;
+	if (s->flags & ABI_SEND_INLINE) {
+		struct vb_sge *g = &q->sge[(size_t)i * q->sges];
+
+		g->addr = (uintptr_t)(q->data + (size_t)i * q->caps.inline_data);
+		g->len = s->inline_len;
+		g->lkey = 0;
+		w->num_sge = s->inline_len ? 1 : 0;
+	}
+	switch (s->opcode) {
+	case ABI_WR_SEND:
+	case ABI_WR_SEND_WITH_IMM:
+		w->imm_data = htonl(s->imm);
+		if (s->ah) {
+			w->wr.ud.ah = (struct abi_ah *)(uintptr_t)s->ah;
+			w->wr.ud.remote_qpn = s->qpn;
+			w->wr.ud.remote_qkey = s->qkey;
+		}
+		break;
+	case ABI_WR_RDMA_WRITE:
+	case ABI_WR_RDMA_WRITE_WITH_IMM:
+	case ABI_WR_RDMA_READ:
+		w->imm_data = htonl(s->imm);
+		w->wr.rdma.remote_addr = s->addr;
+		w->wr.rdma.rkey = s->rkey;
+		break;
+	case ABI_WR_ATOMIC_CMP_AND_SWP:
+	case ABI_WR_ATOMIC_FETCH_AND_ADD:
+		// The library wants the number to add where the other has that to compare.
+		w->wr.atomic.remote_addr = s->addr;
+		w->wr.atomic.compare_add = s->opcode == ABI_WR_ATOMIC_FETCH_AND_ADD ? s->swap : s->compare;
+		w->wr.atomic.swap = s->swap;
+		w->wr.atomic.rkey = s->rkey;
+		break;
+	case ABI_WR_LOCAL_INV:
+	case ABI_WR_SEND_WITH_INV:
+		w->imm_data = s->rkey;
+		break;
+	default:
+		return EOPNOTSUPP;
+	}
+	return 0;
+}
+
+uint64_t vb_post_send(uintptr_t p, uint32_t n)
+{
+	struct vb_qp *q = (struct vb_qp *)p;
+	struct abi_send_wr *bad = NULL, *next;
+	uint32_t i;
+	int e = 0, unfit = 0;
+
+	for (i = 0; i < n; i++) {
+		unfit = fill(q, i);
+		if (unfit)
+			break;
+	}
+	if (i == 0)
+		return outcome(0, unfit);
+	next = q->wr[i - 1].next;
+	q->wr[i - 1].next = NULL;
+	errno = 0;
+	e = vb_errno(q->qp->context->ops.post_send(q->qp, q->wr, &bad));
+	q->wr[i - 1].next = next;
+	if (e)
+		return outcome(bad ? (uint32_t)(bad - q->wr) : 0, e);
+	return outcome(i, unfit);
+}
+
+// link_recv prepares n receive requests.
+static struct abi_recv_wr *link_recv(struct vb_rq *r, uint32_t n)
+{
+	uint32_t i;
+
+	for (i = 0; i < n; i++) {
+		r->wr[i].wr_id = r->recv[i].id;
+		r->wr[i].num_sge = r->recv[i].sges;
+	}
+	r->wr[n - 1].next = NULL;
+	return r->wr;
+}
+
+static uint64_t posted(struct vb_rq *r, uint32_t n, int e, struct abi_recv_wr *bad)
+{
+	r->wr[n - 1].next = n < r->n ? &r->wr[n] : NULL;
+	if (e)
+		return outcome(bad ? (uint32_t)(bad - r->wr) : 0, e);
+	return outcome(n, 0);
+}
+
+uint64_t vb_post_recv(uintptr_t p, uint32_t n)
+{
+	struct vb_qp *q = (struct vb_qp *)p;
+	struct abi_recv_wr *bad = NULL;
+	int e;
+
+	if (n == 0)
+		return 0;
+	errno = 0;
+	e = vb_errno(q->qp->context->ops.post_recv(q->qp, link_recv(&q->rq, n), &bad));
+	return posted(&q->rq, n, e, bad);
+}
+
+uint64_t vb_post_srq(uintptr_t p, uint32_t n)
+{
+	struct vb_srq *s = (struct vb_srq *)p;
+	struct abi_recv_wr *bad = NULL;
+	int e;
+
+	if (n == 0)
+		return 0;
+	errno = 0;
+	e = vb_errno(s->srq->context->ops.post_srq_recv(s->srq, link_recv(&s->rq, n), &bad));
+	return posted(&s->rq, n, e, bad);
+}
