@@ -574,3 +574,42 @@ func TestManagementDatagrams(t *testing.T) {
 		}
 	})
 }
+
+// Over real sockets, with trains, on both families.
+func TestTrafficOverSockets(t *testing.T) {
+	for _, a := range []string{"127.83.1.7", "::1"} {
+		t.Run(a, func(t *testing.T) {
+			if c, err := net.ListenPacket("udp", net.JoinHostPort(a, "0")); err != nil {
+				if errors.Is(err, syscall.EADDRNOTAVAIL) || errors.Is(err, syscall.EAFNOSUPPORT) {
+					t.Skipf("this host does not have %s: %v", a, err)
+				}
+				t.Fatal(err)
+			} else {
+				c.Close()
+			}
+			p := newProvider(t, &Config{Addrs: addrs(a)})
+			a, b := neighbours(t, p)
+			m := b.meeting()
+			fill(a.mem, 3)
+			for _, size := range []int{1, 4096, 4097, 70_000, 1 << 20} {
+				clear(b.mem)
+				if err := a.write(&m, size, ib.Signaled); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := a.next(); err != nil {
+					t.Fatal(err)
+				}
+				if !bytes.Equal(a.mem[:size], b.mem[:size]) {
+					t.Errorf("%d bytes differ", size)
+				}
+			}
+			s := p.Stats()
+			if s.DropICRC != 0 || s.SendErrors != 0 {
+				t.Errorf("%+v", s)
+			}
+			if e, _ := p.dev.endpoint(a.addr); e.limit.Segments > 1 && s.SendCalls > s.PacketsOut/4 {
+				t.Errorf("no trains: %d packets in %d calls", s.PacketsOut, s.SendCalls)
+			}
+		})
+	}
+}

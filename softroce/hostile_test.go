@@ -114,7 +114,7 @@ func TestQ_DropsByCause(t *testing.T) {
 
 func dropped(s Stats) uint64 {
 	return s.DropLength + s.DropOpcode + s.DropVersion + s.DropNoQP + s.DropService + s.DropAddress + s.DropPKey +
-		s.DropICRC + s.DropMalformed + s.DropState + s.DropManagement + s.DropNoManager
+		s.DropICRC + s.DropMalformed + s.DropState + s.DropManagement + s.DropNoManager + s.DropLink
 }
 
 // A packet to another address of the same device is not the queue pair's.

@@ -28,6 +28,8 @@ type network struct {
 	hookMu sync.Mutex
 	hook   func(from, to netip.AddrPort, b []byte, tos *uint8) bool
 	sent   atomic.Int64
+	// deaf are addresses whose reader is not woken, as if the system had forgotten it.
+	deaf map[netip.Addr]bool
 }
 
 type datagram struct {
@@ -98,8 +100,12 @@ func (c *memConn) WriteMarked(b []byte, tos uint8, to net.Addr) (int, error) {
 }
 
 func (c *memConn) ReadMarked(b []byte) (int, uint8, net.Addr, error) {
+	q := c.q
+	if c.n.deaf[c.addr.Addr()] {
+		q = nil
+	}
 	select {
-	case d := <-c.q:
+	case d := <-q:
 		return copy(b, d.b), d.tos, net.UDPAddrFromAddrPort(d.from), nil
 	case <-c.closed:
 		return 0, 0, nil, net.ErrClosed

@@ -222,7 +222,9 @@ const endBase = 1 << 20
 func newEnd(p *Provider, size, depth int) (*end, error) {
 	e := &end{p: p, mem: make([]byte, size)}
 	var err error
-	if e.addr, err = p.dev.loopback(); err != nil {
+	if len(p.cfg.Addrs) > 0 {
+		e.addr = p.cfg.Addrs[0]
+	} else if e.addr, err = p.dev.loopback(); err != nil {
 		return nil, err
 	}
 	if e.ctx, err = p.OpenDevice(""); err != nil {

@@ -56,12 +56,12 @@ type peer struct {
 	buffer *peerBuffer
 
 	segments atomic.Int32 // packets of a train
+	heard    atomic.Bool  // something came from it
 
 	// Of the reader, under e.rx: the flow of what comes, whose source port is the
-	// peer's choice, and whether anything came.
+	// peer's choice.
 	rxPort uint16
 	rxFlow wire.Flow
-	heard  bool
 }
 
 // CreateQP makes a queue pair in RESET.
@@ -230,7 +230,7 @@ func (q *qp) flush(now time.Duration) (woke bool) {
 
 // transmit sends what the machine wants to send.
 func (q *qp) transmit(p *peer, now time.Duration) {
-	if w := p.buffer.share(); w != q.window {
+	if w := p.buffer.share(q.active); w != q.window {
 		q.window = w
 		q.eng.SetWindow(w)
 	}
@@ -321,9 +321,11 @@ func (q *qp) onTimer(now time.Duration) {
 	}
 	p := q.peer.Load()
 	q.mu.Unlock()
-	drained := 0
+	rescue := false
 	if p != nil {
-		drained = p.e.drain()
+		// Between two waits of the reader it is nobody's fault that something is there.
+		vacant := p.e.role.state.Load() == roleVacant
+		rescue = p.e.drain() > 0 && !vacant
 	}
 	q.mu.Lock()
 	if q.closed {
@@ -332,16 +334,19 @@ func (q *qp) onTimer(now time.Duration) {
 	}
 	now = q.d.now()
 	if !q.due(now) {
-		if drained > 0 {
+		if rescue {
 			q.d.stats.rescues.Add(1)
 		}
 		q.unlock()
 		return
 	}
-	if p != nil && !p.hasHeard() {
-		// Perhaps the network does not number the packets of a train as the system
-		// does in software, so that their ICRCs are wrong. Go on without trains.
-		p.segments.Store(1)
+	if p != nil {
+		if n := p.e.conn.Limits().Segments; !p.heard.Load() || n < int(p.segments.Load()) {
+			// The system has found that it cannot cut trains; or, if nothing ever came
+			// back, perhaps the network interface does not number their packets as the
+			// system does, so that the ICRCs are wrong. Go on without trains.
+			p.segments.Store(1)
+		}
 	}
 	q.eng.Advance(now)
 	q.flush(now)
@@ -360,12 +365,6 @@ func (q *qp) due(now time.Duration) bool {
 	}
 	q.rearm()
 	return false
-}
-
-func (p *peer) hasHeard() bool {
-	p.e.rx.Lock()
-	defer p.e.rx.Unlock()
-	return p.heard
 }
 
 // fail moves to the error state because of something outside of the queue pair.

@@ -53,7 +53,7 @@ func (e *endpoint) receive(ms []netio.Message) {
 // changes before the ICRC is known to be right.
 func (e *endpoint) packetIn(now time.Duration, held *qp, b []byte, m *netio.Message, k int) (*qp, drop) {
 	if !e.link.Load() {
-		return held, dropState
+		return held, dropLink
 	}
 	if len(b) < minPacket || len(b) > maxPacket {
 		return held, dropLength
@@ -105,7 +105,9 @@ func (e *endpoint) packetIn(now time.Duration, held *qp, b []byte, m *netio.Mess
 	if q.closed || !receives(q.eng.State()) {
 		return q, dropState
 	}
-	peer.heard = true
+	if !peer.heard.Load() {
+		peer.heard.Store(true)
+	}
 	if m.TOS&ecnMask == ecnMarked {
 		e.d.stats.marksIn.Add(1)
 		q.eng.Congested(now)

@@ -20,6 +20,7 @@ type Stats struct {
 	DropMalformed   uint64 // headers contradict each other
 	DropState       uint64 // queue pair takes no packets in its state
 	DropManagement  uint64 // on QP1, and not a MAD with the right Q_Key
+	DropLink        uint64 // the link is down (Provider.SetLink)
 	DropNoManager   uint64 // on QP1, and nobody has opened the connection manager
 	MarksIn         uint64 // packets with a congestion mark
 	SendErrors      uint64 // messages that a socket refused; treated as lost
@@ -60,6 +61,7 @@ const (
 	dropState
 	dropManagement
 	dropNoManager
+	dropLink
 	dropCauses
 )
 
@@ -84,6 +86,7 @@ func (c *counters) snapshot() Stats {
 		DropState:       c.drops[dropState].Load(),
 		DropManagement:  c.drops[dropManagement].Load(),
 		DropNoManager:   c.drops[dropNoManager].Load(),
+		DropLink:        c.drops[dropLink].Load(),
 		MarksIn:         c.marksIn.Load(),
 		SendErrors:      c.sendErrors.Load(),
 		ReadErrors:      c.readErrors.Load(),

@@ -40,9 +40,13 @@ type peerBuffer struct {
 
 func (w *windows) init(*device) { w.peers = make(map[netip.Addr]*peerBuffer) }
 
-// share is the part of one queue pair.
-func (p *peerBuffer) share() int {
-	return int(max(p.bytes.Load()/max(p.active.Load(), 1), minWindow))
+// share is the part of one queue pair; counted says whether it is one of the active.
+func (p *peerBuffer) share(counted bool) int {
+	n := p.active.Load()
+	if !counted {
+		n++
+	}
+	return int(max(p.bytes.Load()/max(n, 1), minWindow))
 }
 
 // get gives the peer with one more user; put takes the user away.
