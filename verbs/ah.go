@@ -17,6 +17,7 @@ type AH struct {
 	d      driver.AH
 	handle uint64
 	attr   AHAttr
+	self   *AH // kept instead of a request's pointer, so that requests need not be on the heap
 }
 
 const opAH = "create ah"
@@ -38,6 +39,7 @@ func (pd *PD) CreateAH(a AHAttr) (*AH, error) {
 		a.HopLimit = defaultHopLimit
 	}
 	h := &AH{pd: pd, attr: a}
+	h.self = h
 	err := pd.child(opAH, h.describe(), func(d driver.PD) (err error) {
 		h.d, err = d.CreateAH(a)
 		return err

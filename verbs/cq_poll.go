@@ -198,6 +198,9 @@ func fill(w *WC, e *driver.WC, qp *QP, ent entry) {
 // flushLocal completes the requests that were posted in the error state, as far as all
 // before them are complete. cq.mu is held.
 func (cq *CQ) flushLocal(qp *QP, s *shadow) {
+	if s == &qp.rq {
+		qp.received()
+	}
 	for s.localNext() {
 		cq.synthesize(qp, s.pop())
 	}

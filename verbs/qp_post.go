@@ -243,7 +243,7 @@ func (qp *QP) address(slot *driver.SendSlot, wr *SendWR, seq uint64) error {
 	case !wr.AH.adopt():
 		return ErrClosed
 	}
-	qp.sq.ahs[seq&qp.sq.mask] = wr.AH
+	qp.sq.ahs[seq&qp.sq.mask] = wr.AH.self
 	slot.AH, slot.QPN, slot.QKey = wr.AH.handle, wr.QPN, wr.QKey
 	return nil
 }

@@ -63,7 +63,7 @@ type shadow struct {
 	upto  uint64        // unsignaled requests before it are complete; as tail
 	plain uint64        // requests since the last that the device completes for sure; as head
 
-	locals atomic.Int32 // entries with entryLocal
+	locals atomic.Int32 // entries with entryLocal, and one if QP.OnRecv waits
 }
 
 func (s *shadow) init(base, first uint64, n int, recv bool) {
