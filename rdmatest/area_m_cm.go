@@ -70,7 +70,11 @@ func portZero(t *tb) {
 		t.Errorf("bound to %v", a)
 	}
 	un := t.newID(ch, ib.PortSpaceTCP)
-	t.ok(un.Listen(0), "listen without bind")
+	err := un.Listen(0)
+	if t.Addr.Is6() && errors.Is(err, enotavail) {
+		return // it means every address of IPv4, and there is none
+	}
+	t.ok(err, "listen without bind")
 	if a := un.LocalAddr(); a.Port() == 0 || !a.Addr().IsUnspecified() {
 		t.Errorf("listens on %v", a)
 	}
@@ -88,10 +92,7 @@ func addressInUse(t *tb) {
 	second := t.newID(ch, ib.PortSpaceTCP)
 	err := second.Bind(a)
 	t.isErr(err, einuse, "bind to a port in use")
-	any := netip.AddrPortFrom(netip.IPv4Unspecified(), a.Port())
-	if t.Addr.Is6() {
-		any = netip.AddrPortFrom(netip.IPv6Unspecified(), a.Port())
-	}
+	any := netip.AddrPortFrom(t.anyAddr(), a.Port())
 	t.anyErr(t.newID(ch, ib.PortSpaceTCP).Bind(any), []error{enotavail, einuse}, "bind the wildcard beside a listener")
 	udp := t.newID(ch, ib.PortSpaceUDP)
 	t.ok(udp.Bind(a), "bind in another port space")
@@ -484,11 +485,7 @@ func noQueuePair(t *tb) {
 func wildcard(t *tb) {
 	lch := t.channel(t.Peer)
 	l := t.newID(lch, ib.PortSpaceTCP)
-	any := netip.IPv4Unspecified()
-	if t.PeerAddr.Is6() {
-		any = netip.IPv6Unspecified()
-	}
-	t.ok(l.Bind(netip.AddrPortFrom(any, 0)), "bind the wildcard")
+	t.ok(l.Bind(netip.AddrPortFrom(t.anyAddr(), 0)), "bind the wildcard")
 	t.ok(l.Listen(0), "listen")
 	ch := t.channel(t.Provider)
 	c := t.ask(ch, l, nil)
@@ -521,6 +518,13 @@ func wildcardIPv6(t *tb) {
 	t.closed(id, "request")
 	t.event(ch, cm.Rejected)
 
+	p, ok := t.Peer.(changeable)
+	if !ok || t.Fabric == nil {
+		return // the host may have no address of IPv6
+	}
+	t.drainAsync(t.b)
+	t.ok(p.SetAddrs([]netip.Addr{t.PeerAddr, netip.MustParseAddr("fd00::2")}), "give the peer an address of IPv6")
+	t.drainAsync(t.b)
 	only := t.newID(lch, ib.PortSpaceTCP)
 	t.ok(only.SetAFOnly(true), "set the option")
 	t.ok(only.Bind(netip.AddrPortFrom(netip.IPv6Unspecified(), 0)), "bind [::] with AFONLY")

@@ -3,6 +3,7 @@ package rdmatest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -438,21 +439,33 @@ func backlog(t *tb) {
 	}
 	time.Sleep(2 * time.Second)
 	t.noEvent(ch)
-	for range clients {
-		s := t.requested(lch, l)
-		t.ok(s.id.Accept(nil), "accept")
-		for done := 0; done < 1; { // events of others may come between
-			ev, err := lch.Event(t.limit)
-			t.ok(err, "wait for the connection")
-			if ev.Type == cm.Established {
-				done++
-			} else {
-				t.Fatalf("event %v", ev.Type)
+	// Both sides are served: a client's part of the handshake is done by who fetches.
+	connected := make(chan error, len(clients))
+	go func() {
+		for range clients {
+			ev, err := ch.Event(t.limit)
+			if err == nil && ev.Type != cm.Established {
+				err = fmt.Errorf("event %v (%w)", ev.Type, ev.Err)
 			}
+			connected <- err
+		}
+	}()
+	for established := 0; established < len(clients); {
+		ev, err := lch.Event(t.limit)
+		t.ok(err, "wait for the next request or connection")
+		switch ev.Type {
+		case cm.ConnectRequest:
+			t.Cleanup(func() { t.closed(ev.ID, "id of a request") })
+			s := t.equip("server", lch, ev.ID)
+			t.ok(s.id.Accept(nil), "accept")
+		case cm.Established:
+			established++
+		default:
+			t.Fatalf("event %v", ev.Type)
 		}
 	}
 	for range clients {
-		t.event(ch, cm.Established)
+		t.ok(<-connected, "connect")
 	}
 }
 
@@ -547,12 +560,12 @@ func migrate(t *tb) {
 	}
 	t.exchange(c, s)
 	t.ok(c.id.Disconnect(), "disconnect")
-	t.event(ch, cm.Disconnected)
-	t.grace()
+	t.pass(realGrace, 10*time.Millisecond)
 	t.ok(id.Migrate(lch), "move back with an event pending")
 	if ev := t.event(lch, cm.Disconnected); ev.ID != id {
 		t.Error("event of another id")
 	}
+	t.event(ch, cm.Disconnected) // the answer came with the fetch
 	t.noEvent(own)
 	// An idle id becomes one whose calls wait.
 	sync, err := ch.NewID(ib.PortSpaceTCP)
@@ -618,6 +631,7 @@ func concurrentConnects(t *tb) {
 func cmDeviceRemoval(t *tb) {
 	lch, l := t.listener(0)
 	wild := t.newID(lch, ib.PortSpaceTCP)
+	t.ok(wild.Bind(netip.AddrPortFrom(t.anyAddr(), 0)), "bind to every device")
 	t.ok(wild.Listen(0), "listen on every device")
 	c, s := t.dial(t.channel(t.Provider), lch, l, nil, nil)
 	t.Peer.(changeable).RemoveDevice()

@@ -231,9 +231,8 @@ func replay(t *tb) {
 	o, w := t.overhear(func(Datagram) bool { return true })
 	c, s, _ := t.meet(nil, nil)
 	t.exchange(c, s)
+	w.Remove()
 	again := func(what string) {
-		o.mu.Lock()
-		defer o.mu.Unlock()
 		for _, h := range o.all {
 			t.Fabric.Inject(h.from, h.to, h.payload, 0)
 		}
@@ -241,6 +240,9 @@ func replay(t *tb) {
 		t.noEvent(s.ch, c.ch)
 		s.empty()
 		c.empty()
+		if t.Failed() {
+			t.Fatalf("replayed %s", what)
+		}
 	}
 	again("during the connection")
 	t.exchange(c, s)
@@ -250,7 +252,6 @@ func replay(t *tb) {
 	t.event(c.ch, cm.Disconnected)
 	c.flushed()
 	s.flushed()
-	w.Remove()
 	again("after the connection")
 	t.closed(c.id, "client")
 	t.closed(s.id, "server")

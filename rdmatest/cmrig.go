@@ -59,6 +59,14 @@ func (t *tb) listener(backlog int) (*cm.EventChannel, *cm.ID) {
 	return ch, id
 }
 
+// anyAddr is the wildcard of the family that the test runs on.
+func (t *tb) anyAddr() netip.Addr {
+	if t.Addr.Is6() {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}
+
 const resolveLimit = 2 * time.Second
 
 // resolve goes on the active side up to the resolved route.
@@ -181,11 +189,17 @@ func (p *peer) over(cause error) {
 	p.isErr(p.id.Err(), cause, "%s: cause of the id", p.name)
 }
 
-// equip's receives come back when a connection ends.
+// flushed checks that equip's receives come back when a connection ends.
 func (p *peer) flushed() {
 	p.Helper()
-	for i := range uint64(depth) {
-		p.got(i, ib.StatusWRFlush)
+	seen := map[uint64]bool{}
+	for range depth {
+		wc, err := p.rcq.Next(p.limit)
+		p.ok(err, "%s: wait for the receives", p.name)
+		if wc.Status != ib.StatusWRFlush || wc.ID >= depth || seen[wc.ID] {
+			p.Errorf("%s: receive %d with %v", p.name, wc.ID, wc.Status)
+		}
+		seen[wc.ID] = true
 	}
 	p.empty()
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/verbena-rdma/verbena/internal/netio"
 	"github.com/verbena-rdma/verbena/rdmatest"
 	"github.com/verbena-rdma/verbena/softroce"
 )
@@ -31,7 +32,7 @@ func TestConformanceIPv6(t *testing.T) {
 // The embedded device over real sockets: one device on loopback addresses.
 func TestConformanceUDP(t *testing.T) {
 	rdmatest.CheckLeaks(t)
-	a, b := netip.MustParseAddr("127.77.0.1"), netip.MustParseAddr("127.77.0.2")
+	a, b := netio.PrivateLoopback(40), netio.PrivateLoopback(41)
 	newProvider := func(a netip.Addr) *softroce.Provider {
 		p, err := softroce.New(&softroce.Config{Addrs: []netip.Addr{a}})
 		if err != nil {
