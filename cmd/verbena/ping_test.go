@@ -200,7 +200,7 @@ func TestRefused(t *testing.T) {
 	_, at := serve(t)
 	other := netip.AddrPortFrom(at.Addr(), at.Port()^1)
 	for _, mode := range modes() {
-		ping(t, other, "-wait", mode).fails(other.String(), "refused")
+		ping(t, other, "-wait", mode).fails(other.String(), "rejected", "nobody listens")
 	}
 }
 

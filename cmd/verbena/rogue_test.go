@@ -175,7 +175,7 @@ func TestRogueServer(t *testing.T) {
 		behave func(*rogue, []byte)
 		want   []string
 	}{
-		{"rejects", nil, []string{"refused"}},
+		{"rejects", nil, []string{"rejected"}},
 		{"hangs up", func(*rogue, []byte) {}, []string{"the peer ended the connection before the first exchange"}},
 		{"says nothing", func(r *rogue, _ []byte) { r.gone() }, []string{"no answer in time before the first exchange"}},
 		{"short message", func(r *rogue, _ []byte) { r.send(make([]byte, 5)); r.gone() }, []string{"does not speak rping's protocol", "5 bytes"}},

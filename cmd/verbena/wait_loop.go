@@ -29,6 +29,7 @@ type loop struct {
 	sleeper sleeper
 	spins   bool
 	turns   uint
+	called  bool // a handler has run, so that what until waits for may have come
 	devices map[*verbs.Device]*loopDevice
 	queues  map[*verbs.CQ]*loopQueue
 	unarmed []*loopQueue // which may have completions that no event will tell of
@@ -100,11 +101,11 @@ func (l *loop) until(ctx context.Context, deadline time.Time, cond func() bool) 
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		some, err := l.turn()
-		if err != nil {
+		l.called = false
+		if err := l.turn(); err != nil {
 			return err
 		}
-		if some {
+		if l.called {
 			continue
 		}
 		limit := time.Duration(-1)
@@ -127,32 +128,29 @@ const (
 	clockTurns = 16
 )
 
-// turn looks at every source once and reports whether there was something.
-func (l *loop) turn() (some bool, err error) {
+// turn looks at every source once.
+func (l *loop) turn() error {
 	l.turns++
 	if !l.spins || l.turns%rareTurns == 0 {
-		if some, err = l.events(); err != nil {
-			return some, err
+		if err := l.events(); err != nil {
+			return err
 		}
 	}
 	if l.spins {
 		for _, q := range l.queues {
-			if l.poll(q) > 0 {
-				some = true
-			}
+			l.poll(q)
 		}
-		return some, nil
+		return nil
 	}
 	for _, dev := range l.devices {
 		for {
 			cq, ok, err := dev.comp.TryEvent()
 			if err != nil {
-				return some, err
+				return err
 			}
 			if !ok {
 				break
 			}
-			some = true
 			if q := l.queues[cq]; q != nil {
 				l.unarmed = append(l.unarmed, q)
 			}
@@ -161,81 +159,81 @@ func (l *loop) turn() (some bool, err error) {
 	queues := l.unarmed
 	l.unarmed = nil
 	for _, q := range queues {
-		if l.drain(q) {
-			some = true
-		}
+		l.drain(q)
 	}
-	return some, nil
+	return nil
 }
 
 // events hands out events of the connection manager and of devices.
-func (l *loop) events() (some bool, err error) {
+func (l *loop) events() error {
 	for {
 		ev, ok, err := l.ch.TryEvent()
 		if err != nil {
-			return some, err
+			return err
 		}
 		if !ok {
 			break
 		}
-		some = true
+		l.called = true
 		l.h.cm(ev)
 	}
 	for _, dev := range l.devices {
 		for {
 			ev, ok, err := dev.async.TryEvent()
 			if err != nil {
-				return some, err
+				return err
 			}
 			if !ok {
 				break
 			}
-			some = true
+			l.called = true
 			l.h.async(ev)
 		}
 	}
-	return some, nil
+	return nil
 }
 
 // drain polls a queue until it is empty and armed, in this order: what comes between
 // the last poll and the arming makes Arm say so. A queue that does not become empty has
 // its turn again, after the others.
-func (l *loop) drain(q *loopQueue) (some bool) {
+func (l *loop) drain(q *loopQueue) {
 	for range fairBatches {
-		if q.gone {
-			return some
-		}
 		if l.poll(q) > 0 {
-			some = true
 			continue
 		}
 		if q.gone {
-			return some
+			return
 		}
 		ready, err := q.cq.Arm(ib.NotifyAny)
 		if err != nil {
 			l.end(q, err)
-			return some
+			return
 		}
 		if !ready {
-			return some
+			return
 		}
 	}
 	l.unarmed = append(l.unarmed, q)
-	return true
+	l.called = true // there is more: no sleep
 }
 
 const fairBatches = 64
 
 // poll hands out one batch.
 func (l *loop) poll(q *loopQueue) int {
+	if q.gone {
+		return 0
+	}
 	n, err := q.cq.Poll(l.wcs[:])
 	if err != nil {
 		l.end(q, err)
 		return 0
 	}
-	if n > 0 && !q.f(l.wcs[:n]) {
-		l.end(q, nil)
+	if n > 0 {
+		l.called = true
+		if !q.f(l.wcs[:n]) {
+			l.end(q, nil)
+		}
 	}
 	return n
 }
@@ -246,6 +244,7 @@ func (l *loop) end(q *loopQueue, err error) {
 	}
 	q.gone = true
 	delete(l.queues, q.cq)
+	l.called = true
 	q.done(err)
 }
 
