@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"math/rand/v2"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -373,15 +374,17 @@ func TestRemoveConcurrent(t *testing.T) {
 	var stop atomic.Bool
 	var wg sync.WaitGroup
 	var uses atomic.Int64
-	for range 4 {
+	for range 2 {
 		wg.Go(func() {
 			for !stop.Load() {
 				r := current.Load()
 				if r == nil {
+					runtime.Gosched()
 					continue
 				}
 				reg, b, f := tab.Acquire(uint32(r.LKey()), 1, 0, 8, ib.RemoteAtomic)
 				if f != OK {
+					runtime.Gosched()
 					continue
 				}
 				atomic.AddUint64(wordOf(b), 1)
@@ -390,16 +393,18 @@ func TestRemoveConcurrent(t *testing.T) {
 			}
 		})
 	}
-	for i := range 2000 {
+	for i := range 200 {
 		p := make([]byte, 8)
 		r := tab.must(t, 1, p, 0, all)
 		extra := tab.must(t, 1, p, 0, all) // moves the table
 		current.Store(r)
 		for n := uses.Load(); uses.Load() == n; {
 			tab.Check(uint32(r.LKey()), 1, 0, 8, 0)
+			runtime.Gosched()
 		}
 		tab.Remove(r)
 		for !r.Idle() {
+			runtime.Gosched()
 		}
 		was := atomic.LoadUint64(wordOf(p))
 		for range 20 {
