@@ -351,6 +351,7 @@ func (id *ID) end(cause, opErr error) {
 	id.cause = cause
 	if id.qp != nil {
 		id.qp.OnError(nil)
+		id.qp.OnRecv(nil)
 		id.qp.FailWith(cause)
 	}
 	if id.done != nil {

@@ -271,6 +271,7 @@ func (id *ID) accept(p *ConnParam) error {
 		return id.errorf(opAccept, err)
 	}
 	if id.qp != nil && id.qp.Type().Connected() {
+		id.qp.OnRecv(id.dataCame)
 		err = id.ready(&set)
 	}
 	gaveUp := ""
@@ -363,8 +364,9 @@ func (id *ID) disconnect() (coming bool, err error) {
 
 // Notify tells the connection manager of an event of the queue pair (rdma_notify);
 // only ib.EventCommEst has a meaning: data came before Established, which is as good.
-// The library does so itself when somebody reads the device's asynchronous events
-// (verbs.Device.Async). An id that is connected already is no error.
+// The library does so itself when the first receive completes, or when somebody reads
+// that event of the device (verbs.Device.Async). An id that is connected already is no
+// error.
 func (id *ID) Notify(ev ib.EventType) error {
 	if err := id.enter(opNotify, "there is no connection", one(stateConnected, stateAccepting)); err != nil {
 		return err
@@ -382,6 +384,10 @@ func (id *ID) Notify(ev ib.EventType) error {
 	}
 	return id.errorf(opNotify, err)
 }
+
+// dataCame is Notify when a receive has completed. An error means that the connection
+// is up, or gone.
+func (id *ID) dataCame() { id.Notify(ib.EventCommEst) }
 
 // levelID is the level of the options below (RDMA_OPTION_ID); then their names.
 const (

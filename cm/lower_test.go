@@ -469,4 +469,26 @@ func TestC231_CommEst(t *testing.T) {
 	if n := len(w.cm.Calls("Notify")); n != 2 {
 		t.Errorf("the driver was notified %d times", n)
 	}
+
+	// The same when data is received (P23).
+	id = w.routed(ch, l.LocalAddr())
+	w.qp(id)
+	must(t, id.Connect(nil))
+	child = w.want(ch, cm.ConnectRequest, nil).ID
+	w.qp(child)
+	must(t, child.Accept(nil))
+	w.want(ch, cm.Established, id)
+	w.scriptedQP(child.QP()).CompleteRecv(1, scripted.Received(8), false)
+	w.none(ch)
+	wc, err := w.cq.Next(t.Context())
+	if err != nil || wc.QP != child.QP() || wc.Status != ib.StatusSuccess {
+		t.Errorf("completion %+v, %v", wc, err)
+	}
+	ev, err := ch.Event(t.Context())
+	if err != nil || ev.Type != cm.Established || ev.ID != child {
+		t.Errorf("event %v, %v", ev.Type, err)
+	}
+	if n := len(w.cm.Calls("Notify")); n != 3 {
+		t.Errorf("the driver was notified %d times", n)
+	}
 }

@@ -197,7 +197,11 @@ func (id *ID) responded(ev *Event, raw *driver.CMEvent) bool {
 // connected enters the state of a connection that stands. mu is held.
 func (id *ID) connected() {
 	id.state = stateConnected
-	if id.qp != nil && id.sync != nil {
+	if id.qp == nil {
+		return
+	}
+	id.qp.OnRecv(nil)
+	if id.sync != nil {
 		// Nobody need be reading its completions, and Conn.Done is to tell of every end.
 		// A program with a channel has completions for that.
 		id.qp.OnError(id.qpFailed)

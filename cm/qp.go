@@ -253,6 +253,6 @@ func commEst(ev verbs.AsyncEvent) {
 	id := ties.ids[ev.QP]
 	ties.mu.Unlock()
 	if id != nil {
-		id.Notify(ev.Type) // an error means that the connection is up, or gone
+		id.dataCame()
 	}
 }
