@@ -35,6 +35,7 @@ var layers = map[string]struct {
 	"verbs":              {may: []string{"ib", "verbs/driver", "internal/unix", "internal/wait"}, why: "verbs must work with every provider, so it imports none"},
 	"cm":                 {may: []string{"ib", "verbs", "verbs/driver", "internal/wait"}, why: "cm must work with every provider, so it imports none"},
 	"softroce":           {may: []string{"ib", "verbs/driver", "internal/wire", "internal/mem", "internal/transport", "internal/ibcm", "internal/netio", "internal/unix"}, why: "a provider implements the contract and does not know who uses it"},
+	"internal/ibverbs":   {may: []string{"ib", "verbs/driver", "internal/unix"}, why: "a provider implements the contract and does not know who uses it; the only package with cgo"},
 	"internal/scripted":  {may: []string{"ib", "verbs/driver", "internal/unix"}, why: "a provider implements the contract and does not know who uses it"},
 	"rdmatest":           {may: []string{"*"}, why: "tests see all layers"},
 	".":                  {may: []string{"ib", "cm", "verbs", "verbs/driver", "softroce"}, why: "the root package chooses the provider and builds on public packages only"},
