@@ -150,7 +150,7 @@ func (i DeviceInfo) Open() (*Device, error) {
 		return d, nil
 	}
 	sweepDevices()
-	d, err := i.open()
+	d, err := i.open(true)
 	if err != nil {
 		return nil, err
 	}
@@ -192,15 +192,19 @@ func (i DeviceInfo) OpenPrivate() (*Device, error) {
 	}
 	devices.Lock()
 	defer devices.Unlock()
-	return i.open()
+	return i.open(false)
 }
 
-// open opens the device. devices is locked.
-func (i DeviceInfo) open() (*Device, error) {
+// open opens the device, for the process or for the caller alone. devices is locked.
+func (i DeviceInfo) open(shared bool) (*Device, error) {
 	fail := func(err error) (*Device, error) {
 		return nil, &OpError{Op: "open device", Device: i.Name, Object: "provider " + i.p.Name(), Err: err}
 	}
-	c, err := i.p.OpenDevice(i.Name)
+	open := i.p.OpenDevice
+	if p, ok := i.p.(driver.SharedOpener); ok && shared {
+		open = p.OpenShared
+	}
+	c, err := open(i.Name)
 	if err != nil {
 		return fail(err)
 	}

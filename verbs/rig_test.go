@@ -246,3 +246,9 @@ const (
 var bg = context.Background()
 
 func contains(s, sub string) bool { return strings.Contains(s, sub) }
+
+var errDeadline = context.DeadlineExceeded
+
+func contextWithTimeout(d time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(bg, d)
+}
