@@ -124,6 +124,10 @@ func (q *QP) Congested(now time.Duration) {
 		return
 	}
 	c.cnpOnce, c.cnpAt, c.owesCNP = true, now, true
+	if q.req.reads != 0 {
+		// Responses to READs come the same way. It is this side that asks for less.
+		c.notified(now, q)
+	}
 }
 
 // emitCNP sends the notification: 16 reserved bytes, BECN set, PSN 0.

@@ -34,30 +34,9 @@ func (q *QP) Modify(now time.Duration, a *driver.QPAttr, m ib.QPAttrMask) error 
 			q.enterSQD()
 		}
 	case ib.StateError:
-		q.resp.withdraw()
 		q.enterError()
 	}
 	return nil
-}
-
-// withdraw leaves of what the peer is owed only the acknowledgement of what was
-// executed before the oldest unanswered READ.
-func (r *responder) withdraw() {
-	if r.closing {
-		return
-	}
-	if r.replay.pending != 0 {
-		x := r.replay.at(r.replay.sending)
-		r.ack = owesNothing
-		if x.cur == 0 && x.run == 0 {
-			r.ack = owesAck
-			r.expected = x.first
-		}
-		r.replay.abandon()
-	}
-	if r.ack == owesNAK {
-		r.ack = owesNothing
-	}
 }
 
 // checkAttr looks at every value that m names (C-075 to C-079).

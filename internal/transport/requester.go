@@ -70,13 +70,16 @@ func (q *QP) sendable() bool {
 	if q.retry.probe {
 		return true
 	}
-	if r.inflight != 0 && (r.cautious || r.inflight+packetOverhead > q.cc.limit()) {
+	i := r.cur
+	if i == q.sq.next {
+		if q.state != ib.StateRTS || i == q.sq.tail || !q.mayStart() {
+			return false
+		}
+	}
+	if p := q.sq.slot(i); int(p.Opcode) < len(requests) && requests[p.Opcode].reads && r.askedNow() >= uint32(q.attr.MaxRDAtomic) {
 		return false
 	}
-	if r.cur != q.sq.next {
-		return true
-	}
-	return q.state == ib.StateRTS && q.sq.next != q.sq.tail && q.mayStart()
+	return r.inflight == 0 || !r.cautious && r.inflight+packetOverhead <= q.cc.limit()
 }
 
 // transmitRequests sends as much of the send queue as window, fences and out allow.

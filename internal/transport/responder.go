@@ -56,6 +56,27 @@ func (r *responder) reset() {
 
 func (r *responder) owes() bool { return r.replay.pending != 0 || r.ack != owesNothing }
 
+// withdraw leaves of what the peer is owed only the acknowledgement of what was
+// executed before the oldest unanswered READ: what was delivered was delivered, but
+// nothing more is read from memory.
+func (r *responder) withdraw() {
+	if r.closing {
+		return
+	}
+	if r.replay.pending != 0 {
+		x := r.replay.at(r.replay.sending)
+		r.ack = owesNothing
+		if x.cur == 0 && x.run == 0 {
+			r.ack = owesAck
+			r.expected = x.first
+		}
+		r.replay.abandon()
+	}
+	if r.ack == owesNAK {
+		r.ack = owesNothing
+	}
+}
+
 // receiveRequest takes a packet of the peer's requester.
 func (q *QP) receiveRequest(p *wire.Packet, c wire.Flags) {
 	r := &q.resp
@@ -165,8 +186,8 @@ func (q *QP) refuseAt(s seq, syn wire.Syndrome, st ib.Status, event bool) {
 			q.event(ib.EventQPFatal)
 		}
 	}
-	q.enterError()
 	r.closing = true
+	q.enterError()
 }
 
 // fits checks the length of a packet's payload against its place in the message
@@ -218,7 +239,7 @@ func (q *QP) receiveSend(p *wire.Packet, c wire.Flags) {
 		if f := q.cfg.Memory.Invalidate(p.InvRKey, q.cfg.Domain); f != mem.OK {
 			// The message arrived and is acknowledged; what it asked of this side's keys
 			// was not possible (§9.9.3, responder class J; C-177).
-			r.ack = owesAck
+			r.ack, r.closing = owesAck, true
 			q.finishRecv(ib.StatusRemInvReq, uint32(f))
 			q.enterError()
 			return
@@ -302,9 +323,6 @@ func (q *QP) transmitResponses(now time.Duration, out *Output) (more bool) {
 	case ib.StateRTR, ib.StateRTS, ib.StateSQD:
 	case ib.StateError:
 		q.cc.owesCNP = false
-		if !r.closing && r.ack == owesNAK {
-			r.ack = owesNothing
-		}
 	default:
 		return false
 	}

@@ -68,12 +68,14 @@ func (q *QP) noteDrained() {
 }
 
 // enterError flushes both queues (§10.3.1.7, C-083). What the peer is owed for requests
-// that were executed is still sent: an acknowledgement, or the NAK that led here.
+// that were executed is still sent: if its own request led here, all up to the answer to
+// that, else what responder.withdraw leaves.
 func (q *QP) enterError() {
 	if q.state == ib.StateError {
 		return
 	}
 	q.state = ib.StateError
+	q.resp.withdraw()
 	q.flushSend()
 	q.flushRecv()
 	q.retry.stop()
