@@ -54,6 +54,21 @@ func (o *object) begin(op string) error {
 	return err
 }
 
+// look starts a call that cannot fail, and is not counted.
+func (o *object) look(op string) {
+	if o.p.cfg.Unchecked {
+		return
+	}
+	if !o.busy.CompareAndSwap(0, 1) {
+		o.p.violate("%s: %s while another call is in progress", o.kind, op)
+	}
+	o.p.mu.Lock()
+	defer o.p.mu.Unlock()
+	if o.closed {
+		o.p.violateLocked("%s: %s after close", o.kind, op)
+	}
+}
+
 func (o *object) end() { o.busy.Store(0) }
 
 // close ends the object; the error is the one that is due. It is closed all the same,

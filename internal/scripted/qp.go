@@ -1,7 +1,6 @@
 package scripted
 
 import (
-	"errors"
 	"slices"
 	"syscall"
 
@@ -262,11 +261,8 @@ func (q *QP) Event(t ib.EventType) {
 
 // SendSlots gives the free places that follow one another.
 func (q *QP) SendSlots() []driver.SendSlot {
-	err := q.begin("send slots")
+	q.look("send slots")
 	defer q.end()
-	if err != nil && !errors.Is(err, driver.ErrDeviceGone) {
-		return nil
-	}
 	q.p.mu.Lock()
 	defer q.p.mu.Unlock()
 	size := len(q.slots)
@@ -279,11 +275,8 @@ func (q *QP) SendSlots() []driver.SendSlot {
 
 // RecvSlots: see SendSlots.
 func (q *QP) RecvSlots() []driver.RecvSlot {
-	err := q.begin("recv slots")
+	q.look("recv slots")
 	defer q.end()
-	if err != nil && !errors.Is(err, driver.ErrDeviceGone) {
-		return nil
-	}
 	q.p.mu.Lock()
 	defer q.p.mu.Unlock()
 	size := len(q.rslots)
@@ -481,11 +474,8 @@ func (s *SRQ) pop() (id uint64, ok bool) {
 
 // RecvSlots gives free places.
 func (s *SRQ) RecvSlots() []driver.RecvSlot {
-	err := s.begin("srq slots")
+	s.look("srq slots")
 	defer s.end()
-	if err != nil {
-		return nil
-	}
 	s.p.mu.Lock()
 	defer s.p.mu.Unlock()
 	size := len(s.slots)
