@@ -75,8 +75,8 @@ func bindable(op string, h cmHost, a netip.Addr) (netip.Addr, error) {
 	case a.IsUnspecified():
 		return a, nil
 	}
-	if !a.IsLoopback() {
-		all, err := h.addresses()
+	if _, known := h.index(a); !known && !a.IsLoopback() {
+		all, err := h.addresses() // it may be new
 		if err != nil {
 			return a, cmWrap(op, err)
 		}

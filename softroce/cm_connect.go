@@ -1,7 +1,6 @@
 package softroce
 
 import (
-	"slices"
 	"syscall"
 
 	"github.com/verbena-rdma/verbena/ib"
@@ -44,7 +43,7 @@ func (id *cmID) Connect(p driver.ConnParam) error {
 	}
 	link := h.limits(local)
 	mtu := link.mtu
-	if own, err := h.addresses(); err == nil && slices.Contains(own, remote) {
+	if _, own := h.index(remote); own {
 		// Both ends are on this host; the peer sees the limit of its own address.
 		mtu = min(mtu, h.limits(remote).mtu)
 	}

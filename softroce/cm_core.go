@@ -96,13 +96,6 @@ func (m *cmCore) unlock() {
 	}
 }
 
-// device gives the device, if there is one.
-func (m *cmCore) device() cmHost {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.host
-}
-
 // now is the device's time. The lock is held, and there is a device.
 func (m *cmCore) now() time.Duration { return m.host.now() }
 

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"slices"
 	"syscall"
 	"time"
 
@@ -100,11 +99,11 @@ func (h *deviceHost) sendMAD(local, remote netip.Addr, mad []byte, tos uint8) {
 // route asks the system, or, if the device is not on the system's network, its own
 // addresses.
 func (h *deviceHost) route(dst netip.Addr) (netip.Addr, error) {
-	entries, _ := h.port.addrs()
-	if slices.ContainsFunc(entries, func(g gid) bool { return g.addr == dst }) {
-		return dst, nil
+	if _, g, ok := h.port.find(dst); ok {
+		return g.addr, nil
 	}
 	if len(h.cfg.Addrs) > 0 || h.cfg.ListenPacket != nil {
+		entries, _ := h.port.addrs()
 		for _, g := range entries {
 			if g.addr.Is4() == dst.Is4() && g.addr.Zone() == dst.Zone() && !g.addr.IsLoopback() {
 				return g.addr, nil
