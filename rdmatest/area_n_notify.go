@@ -25,6 +25,7 @@ func areaNotify() []check {
 		{"C-242_ManyEventsOneReadiness", 0, manyEvents},
 		{"C-243_EventWithEmptyQueue", 0, eventWithEmptyQueue},
 		{"C-244_ReadableThenNothing", 0, readableThenNothing},
+		{"C-244_DescriptorsAreLevelTrue", 0, descriptorsAreLevelTrue},
 		{"C-250_CompChannelWaits", 0, compChannelWaits},
 		{"C-250_CMChannelWaits", 0, cmChannelWaits},
 		{"C-250_QueueWaits", 0, queueWaits},
@@ -353,6 +354,91 @@ func readableThenNothing(t *tb) {
 	t.noEvent(cch)
 	t.drainAsync(t.a)
 	t.noAsync(t.a)
+}
+
+// Each source's descriptor is readable exactly while there is an event, for programs
+// with a loop of their own.
+func descriptorsAreLevelTrue(t *tb) {
+	a, b, ch := t.watched()
+	level(t, "completion channel", ch.FD,
+		func() bool {
+			_, ok, err := ch.TryEvent()
+			t.ok(err, "fetch")
+			return ok
+		},
+		func() {
+			t.arm(a.scq, ib.NotifyAny)
+			a.send(verbs.Write(1, b.mr.Remote(0, 8), a.sge(0, 8), ib.Signaled))
+			a.polled()
+		})
+	cch := t.channel(t.Provider)
+	level(t, "CM channel", cch.FD,
+		func() bool {
+			_, ok, err := cch.TryEvent()
+			t.ok(err, "fetch")
+			return ok
+		},
+		func() {
+			id := t.newID(cch, ib.PortSpaceTCP)
+			t.ok(id.ResolveAddr(netip.AddrPort{}, netip.AddrPortFrom(t.PeerAddr, 7), resolveLimit), "resolve")
+		})
+	t.drainAsync(t.b)
+	level(t, "asynchronous events", t.b.Async().FD,
+		func() bool {
+			_, ok, err := t.b.Async().TryEvent()
+			t.ok(err, "fetch")
+			return ok
+		},
+		func() {
+			c, d := t.pair()
+			bad := remoteOf(d.mr, 0, 8)
+			bad.RKey ^= 1
+			c.send(verbs.Write(1, bad, c.sge(0, 8), ib.Signaled))
+			c.sent(1, ib.StatusRemAccess)
+		})
+}
+
+// level checks a descriptor around one event, and around several.
+func level(t *tb, what string, fd func() (int, error), try func() bool, bring func()) {
+	t.Helper()
+	n, err := fd()
+	if errors.Is(err, errors.ErrUnsupported) {
+		t.Skipf("%s: %v", what, err)
+	}
+	t.ok(err, "%s: descriptor", what)
+	again, err := fd()
+	t.ok(err, "%s: descriptor", what)
+	if again != n {
+		t.Errorf("%s: descriptors %d and %d", what, n, again)
+	}
+	is := func(want bool, when string) {
+		t.Helper()
+		got, err := readable(n)
+		t.ok(err, "%s: poll", what)
+		if got != want {
+			t.Errorf("%s: readable %v %s", what, got, when)
+		}
+	}
+	is(false, "without an event")
+	for _, events := range []int{1, 3} {
+		for range events {
+			bring()
+		}
+		t.until(what+" is readable", func() bool {
+			r, err := readable(n)
+			t.ok(err, "%s: poll", what)
+			return r
+		})
+		is(true, "when asked again")
+		got := 0
+		for try() {
+			got++
+		}
+		if got == 0 {
+			t.Errorf("%s: readable, and nothing there", what)
+		}
+		is(false, "after the last event")
+	}
 }
 
 func compChannelWaits(t *tb) {
