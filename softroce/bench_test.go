@@ -32,6 +32,25 @@ func BenchmarkPingPongSend64(b *testing.B) {
 	b.ReportMetric(float64(s.AcksPiggybacked)/float64(max(s.AcksDelayed, 1)), "piggybacked")
 }
 
+// BenchmarkPingPongSpin polls on both sides and never sleeps.
+func BenchmarkPingPongSpin(b *testing.B) {
+	e, _ := connectPeer(b, "spin")
+	e.spin = true
+	for range 64 {
+		if err := e.recv(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	i := 0
+	for b.Loop() {
+		pingPong(b, e, i)
+		i++
+	}
+	s := e.p.Stats()
+	b.ReportMetric(float64(s.SendCalls)/float64(i), "sends/op")
+	b.ReportMetric(float64(s.AcksPiggybacked)/float64(max(s.AcksDelayed, 1)), "piggybacked")
+}
+
 func pingPong(b testing.TB, e *end, i int) {
 	f := ib.SendFlags(0)
 	if i%32 == 0 {

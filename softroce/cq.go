@@ -134,10 +134,13 @@ func (c *cq) look() bool {
 		return false
 	}
 	if e := c.from.Load(); e != nil && e.role.conn != nil && c.state.Load() == cqUp {
-		e.progress()
+		e.progress(c)
 	}
-	return c.ready.Load() > 0
+	return c.level()
 }
+
+// level reports whether there is something to be polled.
+func (c *cq) level() bool { return c.ready.Load() > 0 }
 
 func (c *cq) err() error {
 	switch c.state.Load() {

@@ -25,8 +25,11 @@ const (
 	// still wait are sent.
 	maxRounds = 4
 
-	outputBytes = 64 << 10 // that a queue pair builds before it calls the socket
-	idleSenders = 4        // buffers of that size which an endpoint keeps
+	// outputBytes is what a queue pair builds before it calls the socket: several
+	// trains, so that a receiver which they wake finds the next one when it has handled
+	// the first.
+	outputBytes = 256 << 10
+	idleSenders = 2 // buffers of that size which an endpoint keeps
 )
 
 // endpoints are the open sockets of the device, one for each local address.
@@ -146,7 +149,7 @@ func (d *device) listen(local netip.Addr, mtu int) (*endpoint, error) {
 	e.limit.ReceiveSize = max(e.limit.ReceiveSize, maxPacket)
 	e.limit.Segments = max(e.limit.Segments, 1)
 	if e.limit.TrainBytes == 0 {
-		e.limit.TrainBytes = outputBytes
+		e.limit.TrainBytes = maxPacket
 	}
 	e.ms = newMessages(readBatch, e.limit.ReceiveSize)
 	e.initRole()
@@ -236,6 +239,7 @@ func (s *endpoints) close() {
 	for _, e := range all {
 		<-e.done
 		e.rx.Lock() // another goroutine may have the role
+		e.waiting = nil
 		e.rx.Unlock()
 	}
 }
@@ -271,16 +275,16 @@ func (e *endpoint) run() {
 }
 
 // turn handles a batch that was read, and what came meanwhile, and sends what the
-// queue pairs then have to say. Acknowledgements may stay owed: if n, for whose level
-// the caller waits, is set, or if the endpoint's goroutine is to leave the role to whom
-// it woke, which the result says.
-func (e *endpoint) turn(n int, level *notifier) (yield bool) {
+// queue pairs then have to say. Acknowledgements may stay owed: if what the caller waits
+// for is there, or if the endpoint's goroutine, which waits for nothing, is to leave the
+// role to whom it woke, which the result says.
+func (e *endpoint) turn(n int, until condition) (yield bool) {
 	e.rx.Lock()
 	defer e.rx.Unlock()
 	for round := 0; n > 0; round++ {
 		e.receive(e.ms[:n])
-		if level != nil {
-			if level.level() {
+		if until != nil {
+			if until.level() {
 				e.woke = false
 				return false
 			}
@@ -305,6 +309,9 @@ func (e *endpoint) turn(n int, level *notifier) (yield bool) {
 	e.acknowledge()
 	return false
 }
+
+// condition is what a goroutine waits for.
+type condition interface{ level() bool }
 
 // settle sends the acknowledgements that are still owed.
 func (e *endpoint) settle() {

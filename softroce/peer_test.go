@@ -124,7 +124,7 @@ func playPeer(role string) error {
 				go serveTCP(c)
 			}
 		}()
-	case "echo", "sink", "idle":
+	case "echo", "spin", "sink", "idle":
 		p, err := New(nil)
 		if err != nil {
 			return err
@@ -151,7 +151,8 @@ func playPeer(role string) error {
 			}
 		}
 		tell(os.Stdout, meeting{})
-		if role == "echo" {
+		if role == "echo" || role == "spin" {
+			e.spin = role == "spin"
 			go func() {
 				if err := e.echo(); err != nil {
 					fmt.Fprintln(os.Stderr, "echo:", err)
@@ -215,6 +216,7 @@ type end struct {
 	rkey ib.RKey
 	addr netip.Addr
 	wcs  []driver.WC
+	spin bool // next polls and never sleeps
 }
 
 const endBase = 1 << 20
@@ -322,7 +324,7 @@ func (e *end) next() (*driver.WC, error) {
 		if e.wcs, err = e.cq.Poll(); err != nil {
 			return nil, err
 		}
-		if len(e.wcs) > 0 {
+		if len(e.wcs) > 0 || e.spin {
 			continue
 		}
 		if err := e.cq.Arm(false); err != nil {

@@ -33,7 +33,7 @@ func (e *endpoint) receive(ms []netio.Message) {
 			p := b[:min(size, len(b))]
 			b = b[len(p):]
 			packets++
-			why := accepted
+			var why drop
 			if q, why = e.packetIn(now, q, p, m, k); why != accepted {
 				c.drops[why].Add(1)
 			}

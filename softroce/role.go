@@ -153,6 +153,7 @@ type leader struct {
 	mu   sync.Mutex      // held by who waits
 	ctx  context.Context // whose end interrupts
 	stop func() bool
+	used atomic.Bool              // it has interrupted: a context that is used again needs a new watch
 	from atomic.Pointer[endpoint] // where its last event came from
 	at   atomic.Pointer[endpoint] // where somebody sleeps now, to be interrupted
 }
@@ -160,10 +161,11 @@ type leader struct {
 // watch sees that the end of ctx interrupts. Waits with the same ctx, one after the
 // other, cost nothing.
 func (l *leader) watch(ctx context.Context) {
-	if l.ctx == ctx {
+	if l.ctx == ctx && !l.used.Load() {
 		return
 	}
 	l.unwatch()
+	l.used.Store(false)
 	if ctx.Done() != nil {
 		l.ctx = ctx
 		l.stop = context.AfterFunc(ctx, l.interrupt)
@@ -179,6 +181,7 @@ func (l *leader) unwatch() {
 
 // interrupt wakes who sleeps on a socket.
 func (l *leader) interrupt() {
+	l.used.Store(true)
 	if e := l.at.Load(); e != nil {
 		e.role.conn.Interrupt()
 	}
@@ -208,6 +211,7 @@ func (e *endpoint) lead(ctx context.Context, ch *compChannel) (done bool, err er
 			e.turn(n, &ch.notifier)
 		case errors.Is(failed, os.ErrDeadlineExceeded):
 			e.role.conn.Resume()
+			l.watch(ctx)
 		default: // closed, or it ails: the endpoint's goroutine sees to it
 			e.handBack()
 			return false, nil
@@ -222,15 +226,15 @@ func (e *endpoint) lead(ctx context.Context, ch *compChannel) (done bool, err er
 	return true, err
 }
 
-// progress handles what is in the socket for a goroutine that polls.
-func (e *endpoint) progress() {
+// progress handles what is in the socket for a goroutine that polls a queue.
+func (e *endpoint) progress(c *cq) {
 	r := &e.role
 	if !r.claim() {
 		r.polled.Store(int64(e.d.now()))
 		return
 	}
 	if n, _ := e.conn.TryRead(e.ms); n > 0 {
-		e.turn(n, nil)
+		e.turn(n, c)
 	} else {
 		e.settle()
 	}
