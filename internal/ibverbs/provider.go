@@ -30,7 +30,10 @@ type Provider struct {
 	shared map[string]*deviceContext // by name
 }
 
-var _ driver.Provider = (*Provider)(nil)
+var (
+	_ driver.Provider     = (*Provider)(nil)
+	_ driver.SharedOpener = (*Provider)(nil)
+)
 
 // load makes the only provider: the connection manager's contexts belong to the process.
 var load = sync.OnceValues(func() (*Provider, error) {
