@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/cm"
+	"github.com/verbena-rdma/verbena/internal/unix"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -79,9 +80,20 @@ func checkWaitMode(mode string) error {
 const batchSize = 16
 
 // spinner is the sleeper of a loop that does not sleep.
-type spinner struct{}
+type spinner struct{ turns uint }
 
-func (spinner) add(source) error          { return nil }
-func (spinner) sleep(time.Duration) error { runtime.Gosched(); return nil }
-func (spinner) wake()                     {}
-func (spinner) close()                    {}
+// Spinning is for machines with processors to spare. On others whoever spins is what the
+// peer waits for; after a few microseconds without success it steps aside.
+const yieldTurns = 64
+
+func (s *spinner) sleep(time.Duration) error {
+	runtime.Gosched()
+	if s.turns++; s.turns%yieldTurns == 0 {
+		unix.Yield()
+	}
+	return nil
+}
+
+func (*spinner) add(source) error { return nil }
+func (*spinner) wake()            {}
+func (*spinner) close()           {}

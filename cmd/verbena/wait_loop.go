@@ -50,7 +50,7 @@ type loopQueue struct {
 }
 
 func newLoop(ch *cm.EventChannel, h handlers, s sleeper) *loop {
-	_, spins := s.(spinner)
+	_, spins := s.(*spinner)
 	return &loop{
 		ch: ch, h: h, sleeper: s, spins: spins,
 		devices: map[*verbs.Device]*loopDevice{},

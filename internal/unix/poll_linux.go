@@ -1,6 +1,7 @@
 package unix
 
 import (
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -64,4 +65,11 @@ func EpollWait(ep int, events []EpollEvent, limit time.Duration) (n int, err err
 		return 0, nil
 	}
 	return n, err
+}
+
+// Yield lets other threads run first, if there are more than processors (sched_yield(2)).
+// runtime.Gosched does not: it chooses among the goroutines of this process.
+func Yield() {
+	// It cannot fail, and it does not block in the sense of Go's scheduler.
+	_, _, _ = syscall.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
 }
