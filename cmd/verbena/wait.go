@@ -54,7 +54,7 @@ type handlers struct {
 var waitModes = map[string]func(context.Context, *cm.EventChannel, handlers) (waiter, error){
 	"block": newBlockWaiter,
 	"spin": func(_ context.Context, ch *cm.EventChannel, h handlers) (waiter, error) {
-		return newLoop(ch, h, spinner{}), nil
+		return newLoop(ch, h, &spinner{}), nil
 	},
 	"poll":  newPollWaiter,
 	"epoll": newEpollWaiter,
