@@ -1,6 +1,7 @@
 package softroce
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/internal/netio"
+	"github.com/verbena-rdma/verbena/verbs/driver"
 )
 
 // fakeHost is a host with chosen addresses, some of which other processes have.
@@ -48,6 +50,8 @@ func (h *fakeHost) open(a netip.Addr) error {
 	h.held[a] = true
 	return nil
 }
+
+func (h *fakeHost) vacant(a netip.Addr) bool { return !h.taken[a] }
 
 func (h *fakeHost) loopback() (netip.Addr, error) {
 	for a := range h.held {
@@ -392,6 +396,41 @@ func TestLoopbackChoice(t *testing.T) {
 	}
 }
 
+// TestC203_NobodyOnTheLoopback is refused at once, without a datagram that nobody would
+// answer.
+func TestC203_NobodyOnTheLoopback(t *testing.T) {
+	t.Parallel()
+	for _, taken := range []bool{false, true} {
+		h := newFakeHost()
+		h.taken[loopbackIPv4] = taken
+		ch := h.channel(t)
+		id := idOn(t, ch)
+		for _, err := range []error{
+			id.ResolveAddr(netip.AddrPort{}, netip.AddrPortFrom(loopbackIPv4, 5), 0), id.ResolveRoute(0),
+			id.Connect(driver.ConnParam{QPN: 5}),
+		} {
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		ch.Next()
+		ch.Next()
+		ev, ok, err := ch.Next()
+		if taken {
+			if ok || err != nil || h.sent != 1 {
+				t.Errorf("%v %v, %d datagrams", ev, err, h.sent)
+			}
+			continue
+		}
+		if !ok || ev.Type != ib.CMRejected || ev.Status != 8 || len(ev.Private) != 148 || h.sent != 0 {
+			t.Errorf("%+v, %v, %d datagrams", ev, err, h.sent)
+		}
+		if err := id.Disconnect(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestBoundThenResolve: the port stays, the wildcard becomes an address.
 func TestBoundThenResolve(t *testing.T) {
 	t.Parallel()
@@ -612,6 +651,42 @@ func TestC201_RealLoopback(t *testing.T) {
 		server.want(ib.CMDisconnected)
 		server.do(child.Close())
 	}
+}
+
+// TestC203_RealVacantLoopback asks the system.
+func TestC203_RealVacantLoopback(t *testing.T) {
+	t.Parallel()
+	s := newCMSide(t, newProvider(t, nil), netip.Addr{})
+	start := time.Now()
+	id := s.resolve(netip.AddrPortFrom(netio.PrivateLoopback(977), 5))
+	s.ask(id)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	if err := s.ch.Wait(ctx); err != nil {
+		t.Fatalf("no answer after %v", time.Since(start))
+	}
+	if ev := s.want(ib.CMRejected); ev.Status != 8 {
+		t.Errorf("%+v", ev)
+	}
+}
+
+// TestC227_LinkLocal connects over link-local addresses, whose zones stay.
+func TestC227_LinkLocal(t *testing.T) {
+	bubble(t, func(t *testing.T, n *network) {
+		one, two := netip.MustParseAddr("fe80::1%x"), netip.MustParseAddr("fe80::2%x")
+		a, b := newCMSide(t, n.provider(t, 1, one), one), newCMSide(t, n.provider(t, 2, two), two)
+		ida, idb := join(t, a, b)
+		if i, j := ida.Info(), idb.Info(); i.Local.Addr() != one || i.Remote.Addr() != two || j.Local != i.Remote || j.Remote != i.Local {
+			t.Errorf("%+v and %+v", i, j)
+		}
+		a.qp, b.qp = a.qps[ida], b.qps[idb]
+		rid := b.recv(0, 100)
+		sid := a.send(0, 100, 0)
+		ok(t, a.next(a.scq), sid)
+		ok(t, b.next(b.rcq), rid)
+		a.do(ida.Close())
+		b.want(ib.CMDisconnected)
+	})
 }
 
 func ExampleProvider_OpenCM() {

@@ -70,11 +70,21 @@ func (id *cmID) Connect(p driver.ConnParam) error {
 		return cmFail(op, err.Error(), syscall.EINVAL)
 	}
 	ask.Private = append(ask.Private, p.Private...)
+	// There is no device that could say no for a loopback address that nobody has.
+	nobody := remote.IsLoopback() && !h.holds(remote) && h.vacant(remote)
 
 	m.mu.Lock()
 	defer m.unlock()
 	if err := id.need(op, idRouteResolved); err != nil {
 		return err
+	}
+	if nobody {
+		id.ended(driver.CMEvent{
+			Type:    ib.CMRejected,
+			Status:  int(ib.RejectInvalidServiceID),
+			Private: make([]byte, privateReject),
+		})
+		return nil
 	}
 	ask.TOS = id.tos
 	if id.ackSet {
@@ -239,5 +249,8 @@ func (id *cmID) Disconnect() error {
 	}
 	id.state = idEnded
 	m.dropQPN(id)
+	if id.conn == nil {
+		return nil
+	}
 	return agentFail(op, m.agent.Disconnect(m.now(), id.conn))
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/netio"
+	"github.com/verbena-rdma/verbena/internal/wire"
 	"github.com/verbena-rdma/verbena/verbs/driver"
 )
 
@@ -19,17 +20,17 @@ func (p *Provider) OpenCM() (driver.CM, error) {
 		return nil, err
 	}
 	p.mu.Lock()
-	m := p.cm
-	if m == nil {
-		m = newCMCore(d.rand64)
-		p.cm = m
+	defer p.mu.Unlock()
+	if p.cm == nil {
+		p.cm = newCMCore(d.rand64)
 	}
-	p.mu.Unlock()
-	p.attachCM(m, d)
-	return m, nil
+	if p.dev != nil {
+		p.attachCM(p.cm, p.dev)
+	}
+	return p.cm, nil
 }
 
-// attachCM gives the manager a device that it may not have yet.
+// attachCM gives the manager a device that it may not have yet. p.mu is held.
 func (p *Provider) attachCM(m *cmCore, d *device) {
 	if d.attachManager(m) {
 		m.attach(newDeviceHost(d, m), d.guid)
@@ -94,6 +95,10 @@ func (h *deviceHost) open(local netip.Addr) error {
 
 func (h *deviceHost) sendMAD(local, remote netip.Addr, mad []byte, tos uint8) {
 	_ = h.device.sendMAD(local, remote, mad, tos) // as good as lost; the device counts it
+}
+
+func (h *deviceHost) vacant(loopback netip.Addr) bool {
+	return h.cfg.ListenPacket == nil && netio.Vacant(netip.AddrPortFrom(loopback, wire.Port))
 }
 
 // route asks the system, or, if the device is not on the system's network, its own

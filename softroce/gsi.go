@@ -89,6 +89,10 @@ type cmHost interface {
 	// holds, or else one of its own.
 	loopback() (netip.Addr, error)
 
+	// vacant reports that no process has the socket of a loopback address, as far as the
+	// system says so.
+	vacant(loopback netip.Addr) bool
+
 	// route gives the local address from which the host sends to dst, or an error that
 	// wraps syscall.ENETUNREACH or what the system says.
 	route(dst netip.Addr) (netip.Addr, error)
