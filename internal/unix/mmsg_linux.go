@@ -79,6 +79,7 @@ func GetsockoptInt(fd, level, opt int) (int, error) { return unix.GetsockoptInt(
 // failed; later failures show as a short count. It does not allocate; everything that
 // h points to must be on the heap.
 func Sendmmsg(fd uintptr, h []Mmsghdr) (int, syscall.Errno) {
+	raceRelease()
 	n, _, e := syscall.Syscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(unsafe.SliceData(h))), uintptr(len(h)), MsgDontwait, 0, 0)
 	return int(n), e
 }
@@ -87,11 +88,13 @@ func Sendmmsg(fd uintptr, h []Mmsghdr) (int, syscall.Errno) {
 // points to must be on the heap.
 func Recvmmsg(fd uintptr, h []Mmsghdr) (int, syscall.Errno) {
 	n, _, e := syscall.Syscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(unsafe.SliceData(h))), uintptr(len(h)), MsgDontwait, 0, 0)
+	raceAcquire()
 	return int(n), e
 }
 
 // Sendmsg is sendmsg(2) of one message without waiting.
 func Sendmsg(fd uintptr, h *Msghdr) (int, syscall.Errno) {
+	raceRelease()
 	n, _, e := syscall.Syscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(h)), MsgDontwait)
 	return int(n), e
 }
