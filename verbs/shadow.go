@@ -60,7 +60,7 @@ type shadow struct {
 
 	head  atomic.Uint64 // sequence number of the next request
 	tail  atomic.Uint64 // of the oldest that is not complete
-	upto  uint64        // unsignaled requests before it are complete; as tail
+	upto  uint64        // the request before it is the latest that has completed; as tail
 	plain uint64        // requests since the last that the device completes for sure; as head
 
 	locals atomic.Int32 // entries with entryLocal, and one if QP.OnRecv waits
@@ -106,18 +106,18 @@ func (s *shadow) retire(number uint64) (e entry, ok bool) {
 	}
 	seq := tail + off
 	p := &s.ents[seq&s.mask]
-	if p.done {
+	if p.done || s.implied(p, seq) {
 		return entry{}, false
 	}
 	e = *p
 	if off == 0 && s.ahs == nil {
-		s.upto = seq + 1
-		if tail++; tail != head && s.ents[tail&s.mask].done {
-			s.tail.Store(tail)
-			s.advance()
-			return e, true
-		}
+		tail++
 		s.tail.Store(tail)
+		if s.upto > tail { // something behind it came first
+			s.advance()
+		} else {
+			s.upto = tail
+		}
 		return e, true
 	}
 	p.done = true
@@ -128,12 +128,16 @@ func (s *shadow) retire(number uint64) (e entry, ok bool) {
 	return e, true
 }
 
+// implied reports whether a request is complete because a later one is.
+func (s *shadow) implied(e *entry, seq uint64) bool {
+	return !s.recv && e.f&entryCQE == 0 && e.f&entryLocal == 0 && seq < s.upto
+}
+
 // advance moves tail over what is complete. The CQ's lock is held.
 func (s *shadow) advance() {
 	tail, head := s.tail.Load(), s.head.Load()
 	for ; tail != head; tail++ {
-		e := &s.ents[tail&s.mask]
-		if !e.done && (s.recv || e.f&entryCQE != 0 || tail >= s.upto) {
+		if e := &s.ents[tail&s.mask]; !e.done && !s.implied(e, tail) {
 			break
 		}
 		s.unhold(tail)
@@ -166,6 +170,7 @@ func (s *shadow) localNext() bool {
 func (s *shadow) pop() entry {
 	t := s.tail.Load()
 	e := s.ents[t&s.mask]
+	e.done = e.done || s.implied(&e, t)
 	if e.f&entryLocal != 0 {
 		s.locals.Add(-1)
 	}
@@ -184,7 +189,7 @@ func (s *shadow) pop() entry {
 func (s *shadow) wanted() (must, trailing int) {
 	for seq := s.tail.Load(); seq != s.head.Load(); seq++ {
 		switch e := &s.ents[seq&s.mask]; {
-		case e.done || e.f&entryLocal != 0:
+		case e.done || e.f&entryLocal != 0 || s.implied(e, seq):
 		case s.recv || e.f&entryCQE != 0:
 			must++
 			trailing = 0

@@ -743,7 +743,7 @@ func TestC260_LostEvent(t *testing.T) {
 			r := newRig(t, &scripted.Config{Descriptors: c.fd})
 			period := time.Second
 			if c.fd {
-				period = 30 * time.Millisecond
+				period = 100 * time.Millisecond
 			}
 			r.dev.SetRecheck(period)
 			qp, sqp, cq, scq := r.ready(verbs.QPConfig{})
@@ -790,7 +790,7 @@ func TestC260_LostEvent(t *testing.T) {
 			}()
 			wc, err = cq.Next(bg)
 			r.ok(err)
-			if s := cq.Stats(); wc.ID != 2 || s.Rescued != 1 || s.Wakeups != 1 {
+			if s := cq.Stats(); wc.ID != 2 || s.Rescued != 1 {
 				t.Errorf("%+v, %+v", wc, s)
 			}
 		}

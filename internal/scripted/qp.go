@@ -535,3 +535,14 @@ func (s *SRQ) Query() (maxWR, limit int, err error) {
 
 // Close destroys it.
 func (s *SRQ) Close() error { return s.close() }
+
+// Numbers gives the numbers of the receives that are outstanding.
+func (s *SRQ) Numbers() []uint64 {
+	s.p.mu.Lock()
+	defer s.p.mu.Unlock()
+	ids := make([]uint64, s.n)
+	for i := range ids {
+		ids[i] = s.slots[(s.first+i)%len(s.slots)].ID
+	}
+	return ids
+}
