@@ -18,6 +18,7 @@ type asyncQueue struct {
 
 	mu   sync.Mutex
 	q    []driver.AsyncEvent
+	head int   // of q, the next to be given
 	last error // follows the last event
 }
 
@@ -33,8 +34,12 @@ func (a *asyncQueue) post(e driver.AsyncEvent) {
 	if a.last != nil {
 		return
 	}
-	if len(a.q) >= asyncLimit {
-		a.q = append(a.q[:0], a.q[1:]...)
+	if len(a.q)-a.head >= asyncLimit {
+		a.head++
+	}
+	if a.head > 0 && len(a.q) == cap(a.q) {
+		a.q = a.q[:copy(a.q, a.q[a.head:])]
+		a.head = 0
 	}
 	a.q = append(a.q, e)
 	a.notifier.set()
@@ -44,14 +49,23 @@ func (a *asyncQueue) post(e driver.AsyncEvent) {
 func (a *asyncQueue) forget(about func(driver.AsyncEvent) bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	kept := a.q[:0]
-	for _, e := range a.q {
+	kept := a.q[:a.head]
+	for _, e := range a.q[a.head:] {
 		if !about(e) {
 			kept = append(kept, e)
 		}
 	}
 	a.q = kept
-	if len(a.q) == 0 && a.last == nil {
+	a.settle()
+}
+
+// settle lowers the level if nothing is left.
+func (a *asyncQueue) settle() {
+	if a.head < len(a.q) {
+		return
+	}
+	a.q, a.head = a.q[:0], 0
+	if a.last == nil {
 		a.notifier.clear()
 	}
 }
@@ -69,7 +83,7 @@ func (a *asyncQueue) end(err error) {
 func (a *asyncQueue) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.q, a.last = nil, net.ErrClosed
+	a.q, a.head, a.last = nil, 0, net.ErrClosed
 	a.notifier.close()
 }
 
@@ -77,16 +91,17 @@ func (a *asyncQueue) close() {
 func (a *asyncQueue) Next() (driver.AsyncEvent, bool, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if len(a.q) == 0 {
+	if a.head == len(a.q) {
 		return driver.AsyncEvent{}, false, a.last
 	}
-	e := a.q[0]
-	a.q = append(a.q[:0], a.q[1:]...)
-	if len(a.q) == 0 && a.last == nil {
-		a.notifier.clear()
-	}
+	e := a.q[a.head]
+	a.head++
+	a.settle()
 	return e, true, nil
 }
 
-func (a *asyncQueue) FD() (int, error)               { return a.notifier.descriptor() }
+// FD gives a descriptor that is readable exactly while Next has an event or an error.
+func (a *asyncQueue) FD() (int, error) { return a.notifier.descriptor() }
+
+// Wait waits until Next has an event or an error, or ctx ends.
 func (a *asyncQueue) Wait(ctx context.Context) error { return a.notifier.wait(ctx) }

@@ -113,7 +113,7 @@ func TestC239_NotifierLosesNothing(t *testing.T) {
 		}
 		for {
 			ctx.async.mu.Lock()
-			n := len(ctx.async.q)
+			n := len(ctx.async.q) - ctx.async.head
 			ctx.async.mu.Unlock()
 			if n < asyncLimit/2 {
 				break
@@ -149,5 +149,52 @@ func TestNotifierWaitDoesNotAllocate(t *testing.T) {
 	cancel()
 	if a := testing.AllocsPerRun(1000, func() { n.wait(ctx) }); a != 0 {
 		t.Errorf("%v allocations when ctx has ended", a)
+	}
+}
+
+func TestC187_AsyncQueue(t *testing.T) {
+	t.Parallel()
+	ctx := open(t, newProvider(t, nil))
+	a := &ctx.async
+	next := uint64(0)
+	take := func(n int) {
+		t.Helper()
+		for range n {
+			e, ok, err := a.Next()
+			if !ok || err != nil || e.Handle != next {
+				t.Fatalf("event %d: %+v, %v, %v", next, e, ok, err)
+			}
+			next++
+		}
+	}
+	sent := uint64(0)
+	post := func(n int) {
+		for range n {
+			a.post(driver.AsyncEvent{Handle: sent})
+			sent++
+		}
+	}
+	for _, n := range []int{1, 200, 3, 1000, 17} {
+		post(n)
+		take(n / 2)
+		post(n)
+		take(n)
+	}
+	// Nobody reads: the oldest go, and memory is bounded.
+	post(10 * asyncLimit)
+	next = sent - asyncLimit
+	a.forget(func(e driver.AsyncEvent) bool { return e.Handle == next })
+	next++
+	take(asyncLimit - 1)
+	if _, ok, err := a.Next(); ok || err != nil {
+		t.Errorf("one more: %v, %v", ok, err)
+	}
+	if cap(a.q) > 4*asyncLimit {
+		t.Errorf("room for %d events is kept", cap(a.q))
+	}
+	post(1)
+	a.forget(func(driver.AsyncEvent) bool { return true })
+	if a.notifier.level() {
+		t.Error("the level is set without an event")
 	}
 }

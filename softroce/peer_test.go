@@ -160,7 +160,11 @@ func playPeer(role string) error {
 			}()
 		}
 	default:
-		return fmt.Errorf("no role %q", role)
+		f := PeerRoles[role]
+		if f == nil {
+			return fmt.Errorf("no role %q", role)
+		}
+		return f(in)
 	}
 	io.Copy(io.Discard, in)
 	return nil

@@ -151,7 +151,7 @@ func (e *endpoint) stand() {
 // leader is what a channel needs to wait on a socket.
 type leader struct {
 	mu   sync.Mutex      // held by who waits
-	ctx  context.Context // whose end interrupts
+	done <-chan struct{} // of the context whose end interrupts
 	stop func() bool
 	used atomic.Bool              // it has interrupted: a context that is used again needs a new watch
 	from atomic.Pointer[endpoint] // where its last event came from
@@ -159,15 +159,16 @@ type leader struct {
 }
 
 // watch sees that the end of ctx interrupts. Waits with the same ctx, one after the
-// other, cost nothing.
+// other, cost nothing. The channel says whether it is the same: a ctx may be one that
+// is used again after its end.
 func (l *leader) watch(ctx context.Context) {
-	if l.ctx == ctx && !l.used.Load() {
+	done := ctx.Done()
+	if l.done == done {
 		return
 	}
 	l.unwatch()
-	l.used.Store(false)
-	if ctx.Done() != nil {
-		l.ctx = ctx
+	if done != nil {
+		l.done = done
 		l.stop = context.AfterFunc(ctx, l.interrupt)
 	}
 }
@@ -176,7 +177,7 @@ func (l *leader) unwatch() {
 	if l.stop != nil {
 		l.stop()
 	}
-	l.ctx, l.stop = nil, nil
+	l.done, l.stop = nil, nil
 }
 
 // interrupt wakes who sleeps on a socket.
