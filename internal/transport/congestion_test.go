@@ -150,3 +150,50 @@ func TestLossHalves(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 }
+
+// Karn's rule: a round trip is measured with packets that were sent once.
+func TestRoundTrip(t *testing.T) {
+	t.Parallel()
+	x := newScript(t, nil)
+	write := func(id uint64) { x.a.post(req{id: id, op: ib.OpWrite, data: "x"}) }
+	write(1)
+	write(2)
+	x.a.wantPacket(wire.RCWriteOnly, 0, "ack")
+	x.drop()
+	x.a.wantPacket(wire.RCWriteOnly, 1, "ack")
+	x.after(time.Millisecond)
+	x.deliver()
+	x.b.wantAck(0, wire.NAKSequence)
+	x.after(time.Millisecond)
+	x.deliver()
+	x.after(time.Millisecond)
+	x.run()
+	x.a.wantDone(1, ib.StatusSuccess)
+	x.a.wantDone(2, ib.StatusSuccess)
+	if d := x.a.q.retry.srtt; d != 0 {
+		t.Errorf("a packet that was sent twice gives a round trip of %v", d)
+	}
+	write(3)
+	x.a.next()
+	x.drop()
+	x.a.advance() // a probe
+	x.run()
+	x.a.wantDone(3, ib.StatusSuccess)
+	if d := x.a.q.retry.srtt; d != 0 {
+		t.Errorf("a probe gives a round trip of %v", d)
+	}
+	for id := range uint64(50) {
+		write(id)
+		x.a.next()
+		x.deliver()
+		x.after(30 * time.Microsecond)
+		x.run()
+		x.a.wantDone(id, ib.StatusSuccess)
+	}
+	if d := x.a.q.retry.srtt; d != 30*time.Microsecond {
+		t.Errorf("round trips of 30µs give %v", d)
+	}
+	if d, ok := x.a.q.Deadline(); ok {
+		t.Errorf("a timer runs at %v", d)
+	}
+}

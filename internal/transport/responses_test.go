@@ -148,3 +148,48 @@ func TestMute(t *testing.T) {
 		t.Errorf("it took %v", x.now)
 	}
 }
+
+// After a go-back responses to both requests may come, so that a packet's place in its
+// response is not known. Its length is, and so is the end of the READ.
+func TestBadResponsesAfterRetry(t *testing.T) {
+	t.Parallel()
+	full := make([]byte, 256)
+	for name, c := range map[string]struct {
+		psn int
+		op  wire.Opcode
+		p   []byte
+		bad bool
+	}{
+		"middle at the end":     {2, wire.RCReadRespMiddle, full[:88], true},
+		"first at the end":      {2, wire.RCReadRespFirst, full[:88], true},
+		"only at the end":       {2, wire.RCReadRespOnly, full[:88], false},
+		"last at the end":       {2, wire.RCReadRespLast, full[:88], false},
+		"last of wrong length":  {2, wire.RCReadRespLast, full, true},
+		"middle in the middle":  {1, wire.RCReadRespMiddle, full, false},
+		"first in the middle":   {1, wire.RCReadRespFirst, full, false},
+		"middle, wrong length":  {1, wire.RCReadRespMiddle, full[:255], true},
+		"only, of wrong length": {1, wire.RCReadRespOnly, full[:88], true},
+	} {
+		x := newScript(t, nil)
+		x.a.post(req{id: 1, op: ib.OpRead, sgl: []driver.SGE{x.a.sge(100, 600)}})
+		x.a.flights = nil
+		x.a.forge(wire.Packet{Opcode: wire.RCReadRespMiddle, PSN: x.a.psn.Add(1), Payload: full}) // shows a loss
+		if x.a.q.Stats().Recoveries != 1 {
+			t.Fatal("no go-back")
+		}
+		x.a.flights = nil
+		for i := range c.psn {
+			x.a.forge(wire.Packet{Opcode: wire.RCReadRespMiddle, PSN: x.a.psn.Add(i), Payload: full})
+		}
+		x.a.forge(wire.Packet{Opcode: c.op, PSN: x.a.psn.Add(c.psn), AETH: wire.AETH{Syndrome: wire.AckNoLimit}, Payload: c.p})
+		if failed := x.a.q.State() == ib.StateError; failed != c.bad {
+			t.Errorf("%s: failed %v, want %v", name, failed, c.bad)
+		}
+		if c.bad {
+			x.a.wantDone(1, ib.StatusBadResp)
+		} else if c.psn == 2 {
+			x.a.wantDone(1, ib.StatusSuccess)
+		}
+		x.a.flights = nil
+	}
+}

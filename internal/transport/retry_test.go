@@ -441,3 +441,70 @@ func TestWrongPSN(t *testing.T) {
 		x.b.wantState(ib.StateRTS)
 	}
 }
+
+// RNR retries count anew after each progress, and the burst behind the packet that the
+// peer was not ready for goes out as before.
+func TestRNRProgress(t *testing.T) {
+	t.Parallel()
+	x := newScript(t, &setup{rnrRetry: 1})
+	for i := range uint64(3) {
+		x.a.send(i, "x")
+		x.run()
+		x.b.recv(i, 0, 8)
+		x.a.advance()
+		x.run()
+		x.a.wantDone(i, ib.StatusSuccess)
+		x.b.wantRecv(i, ib.StatusSuccess, 1)
+	}
+	for i := range uint64(4) {
+		x.a.fill(&req{id: i, op: ib.OpSend, data: "x"})
+	}
+	x.a.pump()
+	x.run()
+	for i := range uint64(4) {
+		x.b.recv(i, 0, 8)
+	}
+	x.a.advance()
+	x.a.wantPacket(wire.RCSendOnly, 3, "ack")
+	x.deliver()
+	x.a.wantSilence()
+	x.b.wantAck(3, wire.AckNoLimit)
+	x.deliver()
+	if n := len(x.a.flights); n != 3 {
+		t.Errorf("%d packets follow, want 3", n)
+	}
+	x.run()
+	for i := range uint64(4) {
+		x.a.wantDone(i, ib.StatusSuccess)
+		x.b.wantRecv(i, ib.StatusSuccess, 1)
+	}
+}
+
+// Packets behind the one that found no receive are out of sequence for the peer. If it
+// says so, that is no loss, and uses up no retry.
+func TestNAKBehindRNR(t *testing.T) {
+	t.Parallel()
+	x := newScript(t, &setup{retry: -1})
+	x.a.send(1, "x")
+	x.a.send(2, "y")
+	x.a.wantPacket(wire.RCSendOnly, 0, "ack")
+	x.deliver()
+	x.a.wantPacket(wire.RCSendOnly, 1, "ack")
+	x.drop()
+	x.b.wantAck(0, wire.RNRNAK(640*time.Microsecond))
+	x.deliver()
+	for range 3 {
+		x.a.forge(wire.Packet{Opcode: wire.RCAcknowledge, PSN: x.a.psn, AETH: wire.AETH{Syndrome: wire.NAKSequence}})
+	}
+	x.a.wantSilence()
+	x.b.recv(1, 0, 8)
+	x.b.recv(2, 0, 8)
+	if d := x.a.advance(); d != 640*time.Microsecond {
+		t.Errorf("wait of %v", d)
+	}
+	x.run()
+	for id := range uint64(2) {
+		x.a.wantDone(id+1, ib.StatusSuccess)
+		x.b.wantRecv(id+1, ib.StatusSuccess, 1)
+	}
+}

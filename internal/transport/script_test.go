@@ -209,6 +209,9 @@ func (e *end) pump() {
 		e.x.note("%s completes %s", e.name, doneString(c))
 		e.done = append(e.done, c)
 	}
+	if b := e.q.broken(); b != "" {
+		e.x.failf("%s: %s", e.name, b)
+	}
 	for _, v := range e.q.Events() {
 		e.x.note("%s raises %v", e.name, v)
 		e.events = append(e.events, v)

@@ -110,6 +110,9 @@ func (e *simEnd) pump() {
 	}
 	e.take()
 	e.timer()
+	if b := e.q.broken(); b != "" {
+		s.fail("%d: %s", e.i, b)
+	}
 }
 
 func (e *simEnd) timer() {
