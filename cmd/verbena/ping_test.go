@@ -204,11 +204,46 @@ func TestRefused(t *testing.T) {
 	}
 }
 
+// TestNobody: no program has the address.
 func TestNobody(t *testing.T) {
 	t.Parallel()
 	at := netip.AddrPortFrom(privateAddr(), rpingPort)
+	ping(t, at).fails(at.String(), "nobody listens")
+}
+
+// silent holds an address and does not answer.
+func silent(t *testing.T) (netip.AddrPort, *net.UDPConn) {
+	t.Helper()
+	at := netip.AddrPortFrom(privateAddr(), rpingPort)
+	c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(netip.AddrPortFrom(at.Addr(), 4791)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return at, c
+}
+
+func TestSilence(t *testing.T) {
+	t.Parallel()
+	at, _ := silent(t)
 	for _, mode := range modes() {
 		ping(t, at, "-timeout", "300ms", "-wait", mode).fails(at.String(), "no answer in time")
+	}
+}
+
+func TestInterruptConnect(t *testing.T) {
+	t.Parallel()
+	for _, mode := range modes() {
+		at, c := silent(t)
+		p := ping(t, at, "-timeout", "1h", "-wait", mode)
+		for n := 0; n < 200; { // it asks for a connection
+			var err error
+			if n, err = c.Read(make([]byte, 2048)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		p.interrupt()
+		p.fails("stopped before the first answer")
 	}
 }
 

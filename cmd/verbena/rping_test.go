@@ -225,7 +225,7 @@ func FuzzServerState(f *testing.F) {
 		if act != actRead || s.size < rpingMin || s.size > s.limit {
 			t.Fatalf("%v, %+v", act, s)
 		}
-		if act, err = s.read(append(data, make([]byte, s.size)...)[:s.size]); err != nil {
+		if _, err = s.read(append(data, make([]byte, s.size)...)[:s.size]); err != nil {
 			return
 		}
 		if act, err = s.received(second); err == nil && (act != actWriteGoOn || int(s.at.Len) < s.size) {
