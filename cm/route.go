@@ -26,6 +26,9 @@ func Resolve(ctx context.Context, p verbs.Provider, addr string, cfg *Config) (*
 		return nil, err
 	}
 	addrs, port, err := lookup(ctx, addr)
+	if err == nil && ctx.Err() != nil {
+		err = opError(opResolveAddr, ctx.Err()) // the kernel's answer may be faster than a look at ctx
+	}
 	if err != nil {
 		return nil, err
 	}
