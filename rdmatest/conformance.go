@@ -39,6 +39,10 @@ type ConformanceOptions struct {
 	Each func(t *testing.T, run func(t *testing.T, b Bed))
 	Has  Ability
 
+	// Limit is how long a test may take where time is real; zero: 10 s. An emulated
+	// machine needs more. A test that is Known has 10 s, as it may wait in vain.
+	Limit time.Duration
+
 	// Known names tests that fail on this provider, with the reason. Such a test
 	// runs, and its failures are logged, not counted; if it passes, it fails as
 	// "no longer needed": so a profile never outlives its reasons.
@@ -49,8 +53,9 @@ type ConformanceOptions struct {
 type Bed struct {
 	Provider, Peer verbs.Provider // may be the same
 	Addr, PeerAddr netip.Addr
-	Fabric         *Fabric // nil: no faults
-	Virtual        bool    // time costs nothing
+	Fabric         *Fabric       // nil: no faults
+	Virtual        bool          // time costs nothing
+	Limit          time.Duration // of a test in real time; zero: 10 s
 }
 
 // Ability is a set of what a Bed can have beyond two providers.
@@ -155,7 +160,7 @@ func Conformance(t *testing.T, p verbs.Provider, o *ConformanceOptions) {
 // bed is the one that all tests share.
 func (o *ConformanceOptions) bed(t *testing.T, p verbs.Provider) (Bed, Ability) {
 	t.Helper()
-	b := Bed{Provider: p, Peer: o.Peer, Addr: o.Addr, PeerAddr: o.PeerAddr, Fabric: o.Fabric}
+	b := Bed{Provider: p, Peer: o.Peer, Addr: o.Addr, PeerAddr: o.PeerAddr, Fabric: o.Fabric, Limit: o.Limit}
 	var has Ability
 	if b.Fabric != nil {
 		has |= Faults
@@ -255,6 +260,7 @@ func runCheck(t *testing.T, c check, b Bed, reason string, expected bool) {
 		t.Fatalf("the profile names %q without a reason", c.name)
 	}
 	k := &knownTB{TB: t}
+	b.Limit = 0
 	done := make(chan struct{})
 	go func() { // FailNow ends a goroutine
 		defer close(done)

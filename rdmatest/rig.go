@@ -32,8 +32,11 @@ type tb struct {
 func newTB(t testing.TB, b Bed) *tb {
 	t.Helper()
 	d := realLimit
-	if b.Virtual {
+	switch {
+	case b.Virtual:
 		d = virtualLimit
+	case b.Limit > 0:
+		d = b.Limit
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), d)
 	t.Cleanup(cancel)
