@@ -3,6 +3,7 @@ package lab_test
 import (
 	"os"
 	"testing"
+	"time"
 
 	"github.com/verbena-rdma/verbena/internal/ibverbs"
 	"github.com/verbena-rdma/verbena/rdmatest"
@@ -23,5 +24,5 @@ func TestGuestConformance(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rdmatest.Conformance(t, p, &rdmatest.ConformanceOptions{Known: differs})
+	rdmatest.Conformance(t, p, &rdmatest.ConformanceOptions{Known: differs, Limit: time.Minute})
 }

@@ -103,7 +103,7 @@ func (ch *cmChannel) event() driver.CMEvent {
 		Status: int(v.status),
 	}
 	if v.child != nil {
-		ev.Child = &cmID{c: v.child}
+		ev.Child = &cmID{c: v.child, request: true}
 	}
 	if n := v.conn.private_len; n > 0 {
 		ev.Private = make([]byte, n)

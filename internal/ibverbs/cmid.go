@@ -20,7 +20,10 @@ import (
 
 // cmID is an id of librdmacm (struct rdma_cm_id). It has no queue pair as far as the
 // library knows: package verbs made that, cm moves it.
-type cmID struct{ c *C.struct_vb_id }
+type cmID struct {
+	c       *C.struct_vb_id
+	request bool // made by a peer's request
+}
 
 var _ driver.CMID = (*cmID)(nil)
 
@@ -140,12 +143,20 @@ func (id *cmID) ResolveRoute(limit time.Duration) error {
 	return errOf(C.vb_id_resolve_route(id.c, millis(limit)))
 }
 
-// InitQPAttr gives the attributes of a state (rdma_init_qp_attr).
+// InitQPAttr gives the attributes of a state (rdma_init_qp_attr). The kernel has none for
+// a request whose peer has given up; those of INIT are made up then, so that it is Accept
+// that tells, no matter when the peer left.
 func (id *cmID) InitQPAttr(s ib.QPState) (driver.QPAttr, ib.QPAttrMask, error) {
 	var v C.struct_vb_qp_attr
 	var m C.uint32_t
-	if e := C.vb_id_qp_attr(id.c, C.int(s), &v, &m); e != 0 {
-		return driver.QPAttr{}, 0, syscall.Errno(e)
+	e := syscall.Errno(C.vb_id_qp_attr(id.c, C.int(s), &v, &m))
+	if e == syscall.EINVAL && id.request && s == ib.StateInit {
+		if i := id.Info(); i.Device != "" {
+			return driver.QPAttr{State: s, Port: i.Port}, ib.AttrState | ib.AttrPort | ib.AttrPKeyIndex | ib.AttrAccess, nil
+		}
+	}
+	if e != 0 {
+		return driver.QPAttr{}, 0, e
 	}
 	return attrOut(&v), ib.QPAttrMask(m), nil
 }

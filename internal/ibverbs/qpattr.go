@@ -19,13 +19,17 @@ func (q *qp) Modify(a *driver.QPAttr, m ib.QPAttrMask) error {
 	return q.d.fail(C.vb_modify_qp(q.c, &v, C.uint32_t(m)))
 }
 
+// queryable are the attributes that the library takes in a query; it refuses a mask with
+// others. A rate limit cannot be asked for.
+const queryable = ib.AttrDestQPN<<1 - 1
+
 // Query gives the attributes of the mask (ibv_query_qp).
 func (q *qp) Query(m ib.QPAttrMask) (driver.QPAttr, error) {
 	if err := q.d.err(); err != nil {
 		return driver.QPAttr{}, err
 	}
 	var v C.struct_vb_qp_attr
-	if err := q.d.fail(C.vb_query_qp(q.c, &v, C.uint32_t(m))); err != nil {
+	if err := q.d.fail(C.vb_query_qp(q.c, &v, C.uint32_t(m&queryable))); err != nil {
 		return driver.QPAttr{}, err
 	}
 	return attrOut(&v), nil
