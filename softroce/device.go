@@ -24,7 +24,7 @@ type manager interface {
 	// not kept. ICRC and Q_Key have been checked, nothing else.
 	receiveMAD(local, remote netip.Addr, mad []byte)
 
-	// commEstablished says that the first packet came to a queue pair in RTR.
+	// commEstablished says that the first packet of its peer came to a queue pair.
 	commEstablished(qpn ib.QPN)
 
 	// deviceRemoved says that the device is gone; no datagram follows.

@@ -107,6 +107,7 @@ func (e *endpoint) packetIn(now time.Duration, held *qp, b []byte, m *netio.Mess
 	}
 	if !peer.heard.Load() {
 		peer.heard.Store(true)
+		q.est = true // in RTS too, where no event is raised: the manager moves it there early
 	}
 	if m.TOS&ecnMask == ecnMarked {
 		e.d.stats.marksIn.Add(1)
