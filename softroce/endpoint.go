@@ -29,7 +29,7 @@ const (
 	// trains, so that a receiver which they wake finds the next one when it has handled
 	// the first.
 	outputBytes = 256 << 10
-	idleSenders = 2 // buffers of that size which an endpoint keeps
+	idleSenders = 16 // buffers of that size which an endpoint keeps at most
 )
 
 // endpoints are the open sockets of the device, one for each local address.
@@ -145,6 +145,8 @@ func (d *device) listen(local netip.Addr, mtu int) (*endpoint, error) {
 		limit: conn.Limits(),
 		v4:    local.Is4(),
 		done:  make(chan struct{}),
+		// As many as goroutines can send at the same time.
+		senders: make([]*sender, 0, min(max(runtime.GOMAXPROCS(0), 2), idleSenders)),
 	}
 	e.limit.ReceiveSize = max(e.limit.ReceiveSize, maxPacket)
 	e.limit.Segments = max(e.limit.Segments, 1)
@@ -375,7 +377,7 @@ func (e *endpoint) takeSender() *sender {
 
 func (e *endpoint) giveSender(s *sender) {
 	e.sendMu.Lock()
-	if len(e.senders) < idleSenders {
+	if len(e.senders) < cap(e.senders) {
 		e.senders = append(e.senders, s)
 	}
 	e.sendMu.Unlock()

@@ -15,6 +15,12 @@
 // # Threads
 //
 // There is one goroutine for each open address, and it sleeps in Go's poller. Posting
-// goroutines build and send packets themselves. A device without traffic has no timer
-// and uses no CPU.
+// goroutines build and send packets themselves, and a single goroutine that waits for
+// completions reads the socket itself, so that a small message needs no change of
+// goroutine. A device without traffic has no timer and uses no CPU.
+//
+// # What it does not have
+//
+// Unreliable services, datagrams, shared receive queues, memory windows and alternate
+// paths: the calls give errors that wrap [errors.ErrUnsupported].
 package softroce

@@ -1,9 +1,8 @@
 package netio
 
-import "time"
-
 // Interruptible is a Conn whose Read can be woken by another goroutine, so that the one
-// that reads may be waiting for something else as well. Sockets of Listen are.
+// that reads may be waiting for something else as well, and whose TryRead works. The
+// sockets of Listen are, on Linux.
 type Interruptible interface {
 	Conn
 
@@ -13,9 +12,3 @@ type Interruptible interface {
 	Interrupt()
 	Resume()
 }
-
-// past is a time that is over whatever the clock says.
-var past = time.Unix(1, 0)
-
-func (c *plainConn) Interrupt() { _ = c.udp.SetReadDeadline(past) } // fails if closed: Read then returns anyway
-func (c *plainConn) Resume()    { _ = c.udp.SetReadDeadline(time.Time{}) }

@@ -2,6 +2,9 @@ package netio
 
 import "time"
 
+// past is a time that is over whatever the clock says.
+var past = time.Unix(1, 0)
+
 func (c *batchConn) Interrupt() { _ = c.udp.SetReadDeadline(past) } // fails if closed: Read then returns anyway
 func (c *batchConn) Resume()    { _ = c.udp.SetReadDeadline(time.Time{}) }
 
