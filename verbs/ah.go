@@ -32,7 +32,11 @@ func (pd *PD) CreateAH(a AHAttr) (*AH, error) {
 	if pd == nil || pd.name == nil {
 		return nil, opError(opAH, nil, "", errNil)
 	}
-	if err := pd.dev.checkAH(opAH, &a); err != nil {
+	port, err := pd.dev.Port(a.Port)
+	if err != nil {
+		return nil, err
+	}
+	if err := pd.dev.checkAH(opAH, &a, &port); err != nil {
 		return nil, err
 	}
 	if a.HopLimit == 0 {
@@ -40,7 +44,7 @@ func (pd *PD) CreateAH(a AHAttr) (*AH, error) {
 	}
 	h := &AH{pd: pd, attr: a}
 	h.self = h
-	err := pd.child(opAH, h.describe(), func(d driver.PD) (err error) {
+	err = pd.child(opAH, h.describe(), func(d driver.PD) (err error) {
 		h.d, err = d.CreateAH(a)
 		return err
 	})
@@ -68,17 +72,10 @@ func (h *AH) Close() error {
 	return h.close(nil, nil)
 }
 
-// checkAH checks an address vector against the device, as far as it is known here
+// checkAH checks an address vector against its port, as far as it is known here
 // (IBTA Vol 1 §11.2.2.1).
-func (d *Device) checkAH(op string, a *AHAttr) error {
+func (d *Device) checkAH(op string, a *AHAttr, port *PortAttr) error {
 	object := fmt.Sprintf("address vector to %v", a.DGID)
-	if err := d.checkPort(op, a.Port); err != nil {
-		return err
-	}
-	port, err := d.Port(a.Port)
-	if err != nil {
-		return err
-	}
 	switch {
 	case !a.Global && port.Link == ib.LinkEthernet:
 		return invalid(op, d, object, "on Ethernet Global must be set: every packet has a GRH")
@@ -89,7 +86,7 @@ func (d *Device) checkAH(op string, a *AHAttr) error {
 	case a.FlowLabel > 1<<20-1:
 		return invalid(op, d, object, "flow label %#x has more than 20 bits", a.FlowLabel)
 	}
-	g, err := d.GID(a.Port, a.SGIDIndex)
+	g, err := d.gid(a.Port, a.SGIDIndex, port.GIDs)
 	if err != nil {
 		return err
 	}

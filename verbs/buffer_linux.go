@@ -75,7 +75,7 @@ const (
 var graves struct {
 	sync.Mutex
 	q     [][]byte
-	bytes int
+	bytes uint64
 }
 
 // unmap takes the memory away. The error is that of this mapping.
@@ -87,12 +87,12 @@ func (m mapping) unmap() error {
 	graves.Lock()
 	defer graves.Unlock()
 	graves.q = append(graves.q, w)
-	graves.bytes += len(w)
+	graves.bytes += uint64(len(w))
 	var err error
 	for len(graves.q) > 1 && (len(graves.q) > graveMax || graves.bytes > graveBytes) {
 		old := graves.q[0]
 		graves.q = append(graves.q[:0], graves.q[1:]...)
-		graves.bytes -= len(old)
+		graves.bytes -= uint64(len(old))
 		if e := unix.Munmap(old); err == nil {
 			err = e
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"slices"
 	"sync"
 	"time"
 
@@ -216,22 +217,34 @@ func (ch *CompChannel) FD() (int, error) {
 // one takes one event, of the library or of the device; nil: there is none. ch.mu is
 // held.
 func (ch *CompChannel) one() (*CQ, error) {
-	for len(ch.soft) > 0 {
+	if len(ch.soft) > 0 {
 		cq := ch.soft[0]
-		ch.soft = append(ch.soft[:0], ch.soft[1:]...)
+		ch.soft = slices.Delete(ch.soft, 0, 1)
 		if len(ch.soft) == 0 {
 			ch.fd.lower()
 		}
 		cq.soft, cq.byUser = false, false
-		if !cq.closed() {
-			return cq, nil
-		}
+		return cq, nil
 	}
 	cq, err := ch.device()
 	if cq != nil {
 		cq.byUser = false
 	}
 	return cq, err
+}
+
+// forget drops the library's event of a CQ that is being closed.
+func (ch *CompChannel) forget(cq *CQ) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	if !cq.soft {
+		return
+	}
+	cq.soft = false
+	ch.soft = slices.DeleteFunc(ch.soft, func(c *CQ) bool { return c == cq })
+	if len(ch.soft) == 0 {
+		ch.fd.lower()
+	}
 }
 
 // device takes one event of the device. Those of closed CQs are dropped. ch.mu is held.

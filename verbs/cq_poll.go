@@ -161,7 +161,10 @@ func (cq *CQ) finish(e *driver.WC, w *WC) bool {
 	if e.Status != ib.StatusSuccess && ent.f&entryBeacon == 0 {
 		qp.failedBy(e, ent)
 	}
-	if s.locals.Load() != 0 {
+	if s.detours.Load() != 0 {
+		if s == &qp.rq && e.Status == ib.StatusSuccess {
+			qp.received()
+		}
 		cq.flushLocal(qp, s)
 	}
 	return give
@@ -198,9 +201,6 @@ func fill(w *WC, e *driver.WC, qp *QP, ent entry) {
 // flushLocal completes the requests that were posted in the error state, as far as all
 // before them are complete. cq.mu is held.
 func (cq *CQ) flushLocal(qp *QP, s *shadow) {
-	if s == &qp.rq {
-		qp.received()
-	}
 	for s.localNext() {
 		cq.synthesize(qp, s.pop())
 	}

@@ -106,8 +106,10 @@ func (qp *QP) flush(ctx context.Context, op string, stop func() bool) error {
 	start := time.Now()
 	pause := 10 * time.Microsecond
 	for pass := 0; ; pass++ {
-		left := qp.settle(time.Since(start) >= limit)
-		qp.wakeCQs()
+		left, news := qp.settle(time.Since(start) >= limit)
+		if news {
+			qp.wakeCQs()
+		}
 		if left == 0 {
 			return nil
 		}
@@ -131,9 +133,13 @@ func (qp *QP) flush(ctx context.Context, op string, stop func() bool) error {
 	}
 }
 
+// news reports whether something waits in the staging areas. The locks of both CQs are
+// held.
+func (qp *QP) news() bool { return qp.sendCQ.staged.len()+qp.recvCQ.staged.len() > 0 }
+
 // settle takes what has been flushed and gives the number of requests that are still
 // outstanding. giveUp: the device has had its time, so the library completes them.
-func (qp *QP) settle(giveUp bool) (left int) {
+func (qp *QP) settle(giveUp bool) (left int, news bool) {
 	qp.mu.Lock()
 	defer qp.mu.Unlock()
 	qp.withCQs(func() {
@@ -154,8 +160,9 @@ func (qp *QP) settle(giveUp bool) (left int) {
 				qp.beacon()
 			}
 		}
+		news = qp.news()
 	})
-	return left
+	return left, news
 }
 
 // beacon posts a signaled request behind unsignaled ones, which give no completion if
@@ -202,31 +209,34 @@ func (qp *QP) flushLate() {
 		qp.mu.Unlock()
 		return
 	}
-	var err error
-	if !sendOnly {
-		err = qp.tell() // so that the memory is the caller's again
-		qp.timer.Stop()
+	if !sendOnly && !qp.told {
+		// Only a completion or an event says that it failed. It is told, so that the memory
+		// is the caller's again, and gets its time from now on.
+		err := qp.tell()
+		qp.mu.Unlock()
+		qp.dev.notice(err)
+		return
 	}
-	if err == nil {
-		qp.withCQs(func() {
-			qp.keep()
-			must, _ := qp.sq.wanted()
-			if !sendOnly {
-				must += qp.rq.outstanding()
-			}
-			if must == 0 {
-				return
-			}
+	news := false
+	qp.withCQs(func() {
+		qp.keep()
+		must, _ := qp.sq.wanted()
+		if !sendOnly {
+			must += qp.rq.outstanding()
+		}
+		if must > 0 {
 			qp.dev.lazy.Store(true)
 			qp.sendCQ.flushAll(qp, &qp.sq)
 			if !sendOnly {
 				qp.recvCQ.flushAll(qp, &qp.rq)
 			}
-		})
-	}
+		}
+		news = qp.news()
+	})
 	qp.mu.Unlock()
-	qp.dev.notice(err)
-	qp.wakeCQs()
+	if news {
+		qp.wakeCQs()
+	}
 }
 
 // Close fails, drains and destroys the queue pair (ibv_destroy_qp). When it returns

@@ -311,7 +311,7 @@ func (qp *QP) flushSends(wrs []SendWR, n int) (int, error) {
 			break
 		}
 		s.put(s.head.Load(), wr.ID, ops[wr.Opcode].wc, entrySignaled|entryLocal)
-		s.locals.Add(1)
+		s.detours.Add(1)
 		s.publish(1)
 	}
 	qp.flushed(qp.sendCQ, s)
@@ -384,7 +384,7 @@ func (qp *QP) flushRecvs(wrs []RecvWR, n int) (int, error) {
 			break
 		}
 		s.put(s.head.Load(), wrs[n].ID, ib.WCRecv, entrySignaled|entryLocal)
-		s.locals.Add(1)
+		s.detours.Add(1)
 		s.publish(1)
 	}
 	qp.flushed(qp.recvCQ, s)

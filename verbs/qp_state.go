@@ -165,7 +165,7 @@ func (qp *QP) checkValues(a *QPAttr, m ib.QPAttrMask) (*PortAttr, error) {
 		if v.Port != n {
 			return nil, no("address vector for port %d, the queue pair is on port %d", v.Port, n)
 		}
-		if err := d.checkAH(opModify, &v); err != nil {
+		if err := d.checkAH(opModify, &v, &port); err != nil {
 			return nil, err
 		}
 	}

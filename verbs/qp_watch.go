@@ -33,17 +33,17 @@ func (qp *QP) OnRecv(f func()) {
 	switch {
 	case f == nil:
 		if qp.onRecv.Swap(nil) != nil {
-			qp.rq.locals.Add(-1)
+			qp.rq.detours.Add(-1)
 		}
 	case qp.onRecv.Swap(&f) == nil:
-		qp.rq.locals.Add(1)
+		qp.rq.detours.Add(1)
 	}
 }
 
 // received follows the completion of a receive. It does not wait.
 func (qp *QP) received() {
 	if f := qp.onRecv.Swap(nil); f != nil {
-		qp.rq.locals.Add(-1)
+		qp.rq.detours.Add(-1)
 		go (*f)()
 	}
 }

@@ -63,7 +63,9 @@ type shadow struct {
 	upto  uint64        // the request before it is the latest that has completed; as tail
 	plain uint64        // requests since the last that the device completes for sure; as head
 
-	locals atomic.Int32 // entries with entryLocal, and one if QP.OnRecv waits
+	// detours counts what a completion has to look at beside its own entry: entries with
+	// entryLocal, and one if QP.OnRecv waits.
+	detours atomic.Int32
 }
 
 func (s *shadow) init(base, first uint64, n int, recv bool) {
@@ -159,7 +161,7 @@ func (s *shadow) unhold(seq uint64) {
 // localNext reports whether the oldest request was posted in the error state, so that
 // it is the library's turn to complete it. The CQ's lock is held.
 func (s *shadow) localNext() bool {
-	if s.locals.Load() == 0 {
+	if s.detours.Load() == 0 {
 		return false
 	}
 	t := s.tail.Load()
@@ -172,7 +174,7 @@ func (s *shadow) pop() entry {
 	e := s.ents[t&s.mask]
 	e.done = e.done || s.implied(&e, t)
 	if e.f&entryLocal != 0 {
-		s.locals.Add(-1)
+		s.detours.Add(-1)
 	}
 	s.unhold(t)
 	s.tail.Store(t + 1)

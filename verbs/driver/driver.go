@@ -15,9 +15,9 @@
 //  5. Every call but Poll, Arm, *Slots, Commit* and Next may sleep for a short
 //     time (a system call). None waits for a peer. None waits for an
 //     acknowledgement of an event: what Next handed out is acknowledged.
-//  6. Calls on one object come one at a time, except Close, which comes last, and
-//     Waiter.Wait, beside which Next, FD and, as the last call, Close may run.
-//     Children are closed before their parents.
+//  6. Calls on one object come one at a time, with Close as the last; but FD and
+//     Waiter.Wait of a Notifier may run beside its other calls. Children are closed
+//     before their parents.
 //  7. Optional abilities are optional interfaces; a missing one, or an error that
 //     wraps errors.ErrUnsupported, means the same.
 //
