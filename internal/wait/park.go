@@ -31,7 +31,7 @@ type Parker struct {
 	timer  *time.Timer
 	fires  time.Time // when timer does; zero: it does not run
 	p      *poller
-	gate   gate
+	gate   *gate // a new one after each interruption
 	again  bool // the descriptor was looked at in this sleep; of who is parked
 }
 
@@ -52,7 +52,7 @@ func NewParker(n driver.Notifier, try func() bool) *Parker {
 	p.w, _ = n.(driver.Waiter)
 	p.kick = p.Kick
 	p.check = p.ready
-	p.gate.c = make(chan struct{})
+	p.gate = newGate()
 	return p
 }
 
@@ -146,7 +146,7 @@ func (p *Parker) end() (kicked, hit, closed bool) {
 	if p.broken && !p.closed {
 		p.broken = false
 		if p.w != nil {
-			p.gate.shut()
+			p.gate = newGate()
 		} else {
 			p.p.resume()
 		}
@@ -160,7 +160,7 @@ func (p *Parker) sleep() (found bool, err error) {
 		return p.p.sleep(p.check)
 	}
 	for {
-		err := p.w.Wait(&p.gate)
+		err := p.w.Wait(p.gate)
 		if p.try() {
 			return true, nil
 		}
@@ -251,13 +251,16 @@ func (p *Parker) Close() {
 	}
 }
 
-// gate is a context that ends when it is opened and can be used again: a context of
-// package context would have to be made for each sleep.
+// gate is a context that ends when it is opened, and then stays so, as others may have
+// tied something to its end (context.AfterFunc). One lasts for all sleeps that nobody
+// interrupts, where a context of package context would be made for each.
 type gate struct {
 	mu sync.Mutex
 	c  chan struct{}
 	on bool
 }
+
+func newGate() *gate { return &gate{c: make(chan struct{})} }
 
 func (g *gate) open() {
 	g.mu.Lock()
@@ -268,20 +271,7 @@ func (g *gate) open() {
 	}
 }
 
-func (g *gate) shut() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.on {
-		g.on = false
-		g.c = make(chan struct{})
-	}
-}
-
-func (g *gate) Done() <-chan struct{} {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.c
-}
+func (g *gate) Done() <-chan struct{} { return g.c }
 
 func (g *gate) Err() error {
 	g.mu.Lock()
