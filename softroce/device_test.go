@@ -613,3 +613,27 @@ func TestTrafficOverSockets(t *testing.T) {
 		})
 	}
 }
+
+// C-142: the address of a connection goes away and comes back.
+func TestC142_AddressRemoved(t *testing.T) {
+	bubble(t, func(t *testing.T, n *network) {
+		pa := n.provider(t, 1, addrA, addrC)
+		a := newSide(t, pa, addrA, sideConfig{})
+		b := newSide(t, n.provider(t, 2, addrB), addrB, sideConfig{})
+		connect(t, a, b, path{timeout: 10 * time.Millisecond, retries: 3})
+		for range 3 {
+			b.recv(0, 10)
+		}
+		sentOK(t, a, a.send(0, 1, 0))
+		pa.SetAddrs([]netip.Addr{addrC})
+		id := a.send(0, 1, 0)
+		time.Sleep(5 * time.Millisecond)
+		pa.SetAddrs([]netip.Addr{addrC, addrA})
+		sentOK(t, a, id)
+		pa.SetAddrs([]netip.Addr{addrC})
+		id = a.send(0, 1, 0)
+		if w := a.next(a.scq); w.ID != id || w.Status != ib.StatusRetryExc {
+			t.Errorf("%+v", w)
+		}
+	})
+}

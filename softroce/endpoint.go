@@ -214,13 +214,20 @@ func (d *device) loopback() (netip.Addr, error) {
 
 const loopbackTries = 16
 
-// setLink takes all sockets off the network, or back on.
+// setLink takes all sockets off the network, or back on; those whose address the device
+// has lost stay off.
 func (s *endpoints) setLink(up bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.down = !up
+	s.relink()
+}
+
+// relink brings the sockets in line with the link and the addresses. s.mu is held.
+func (s *endpoints) relink() {
 	for _, e := range s.m {
-		e.link.Store(up)
+		_, _, has := s.d.port.find(e.addr)
+		e.link.Store(has && !s.down)
 	}
 }
 

@@ -321,6 +321,9 @@ func (p *port) setAddrs(addrs []netip.Addr) {
 	}
 	p.mu.Unlock()
 	p.refresh()
+	p.d.eps.mu.Lock()
+	p.d.eps.relink()
+	p.d.eps.mu.Unlock()
 }
 
 func (p *port) setLink(up bool) {
