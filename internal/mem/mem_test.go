@@ -3,6 +3,7 @@ package mem
 import (
 	"encoding/binary"
 	"errors"
+	"math"
 	"math/rand/v2"
 	"runtime"
 	"sync"
@@ -91,7 +92,7 @@ func TestAcquire(t *testing.T) {
 		{"last + 1", k, 5, base + 100, 1, 0, NoBounds},
 		{"first - 1", k, 5, base - 1, 1, 0, NoBounds},
 		{"wrap", k, 5, 1<<64 - 1, 2, 0, NoBounds},
-		{"huge", k, 5, base + 1, 1<<62 - 1 + 1<<62, 0, NoBounds},
+		{"huge", k, 5, base + 1, math.MaxInt, 0, NoBounds},
 		{"negative", k, 5, base, -1, 0, NoBounds},
 		{"right", k, 5, base, 1, ib.RemoteWrite, NoRight},
 		{"one right of two", k, 5, base, 1, ib.RemoteRead | ib.RemoteWrite, NoRight},

@@ -497,7 +497,7 @@ func TestLargestMessage(t *testing.T) {
 	x.a.wantDone(1, ib.StatusLocLen)
 	for mtu := ib.MTU256; mtu <= ib.MTU4096; mtu++ {
 		q := newScript(t, &setup{mtu: mtu}).a.q
-		if n, want := q.packets(1<<31), uint32(1<<31/mtu.Bytes()); n != want {
+		if n, want := q.packets(1<<31), uint32(1<<31)/uint32(mtu.Bytes()); n != want {
 			t.Errorf("MTU %d: %d packets, want %d", mtu.Bytes(), n, want)
 		}
 		w := &wqe{first: 1000, n: q.packets(1 << 31), len: 1 << 31}

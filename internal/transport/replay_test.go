@@ -210,3 +210,34 @@ func TestReadPauses(t *testing.T) {
 		t.Error("a timer runs at the end")
 	}
 }
+
+// Two repeated requests for parts of one READ that overlap, before either is answered:
+// all that was asked for is sent once, in order.
+func TestReplayOverlap(t *testing.T) {
+	t.Parallel()
+	x := newScript(t, nil)
+	x.a.post(req{id: 1, op: ib.OpRead, sgl: []driver.SGE{x.a.sge(0, 1200)}})
+	x.run()
+	x.a.wantDone(1, ib.StatusSuccess)
+	for _, c := range []struct{ first, second [2]int }{
+		{[2]int{0, 2}, [2]int{1, 4}}, {[2]int{1, 4}, [2]int{0, 2}}, {[2]int{0, 1}, [2]int{3, 4}}, {[2]int{0, 4}, [2]int{1, 3}},
+	} {
+		for _, r := range [][2]int{c.first, c.second} {
+			x.b.q.Receive(x.now, &wire.Packet{Opcode: wire.RCReadRequest, PSN: x.a.psn.Add(r[0]),
+				RETH: wire.RETH{Addr: 0x10000 + 256*uint64(r[0]), Len: 256 * uint32(r[1]-r[0]), RKey: x.b.mr.RKey()}})
+		}
+		x.b.pump()
+		for i := range 4 {
+			op := wire.RCReadRespMiddle
+			switch i {
+			case 0:
+				op = wire.RCReadRespFirst
+			case 3:
+				op = wire.RCReadRespLast
+			}
+			x.b.wantResponse(op, i, wire.AckNoLimit)
+			x.drop()
+		}
+		x.b.wantSilence()
+	}
+}

@@ -508,3 +508,43 @@ func TestNAKBehindRNR(t *testing.T) {
 		x.b.wantRecv(id+1, ib.StatusSuccess, 1)
 	}
 }
+
+// A report that was not sent yet is withdrawn when what was missing comes after all.
+func TestReportWithdrawn(t *testing.T) {
+	t.Parallel()
+	for _, reason := range []string{"gap", "no receive"} {
+		x := newScript(t, nil)
+		for i := range uint64(2) {
+			x.a.fill(&req{id: i, op: ib.OpSend, data: "x"})
+		}
+		x.a.pump()
+		fs := x.a.flights
+		x.a.flights = nil
+		if reason == "gap" {
+			x.b.recv(0, 0, 8)
+			x.b.recv(1, 0, 8)
+			x.b.q.Receive(x.now, fs[1].packet())
+		} else {
+			x.b.q.Receive(x.now, fs[0].packet())
+			for i := range uint64(2) {
+				ss := x.b.q.RecvSlots()
+				ss[0].ID = i
+				ss[0].SGL = append(ss[0].SGL, x.b.sge(0, 8))
+				x.b.q.CommitRecv(1)
+			}
+		}
+		for _, f := range fs {
+			x.b.q.Receive(x.now, f.packet())
+		}
+		x.b.pump()
+		x.b.wantAck(1, wire.AckNoLimit)
+		x.deliver()
+		for i := range uint64(2) {
+			x.a.wantDone(i, ib.StatusSuccess)
+			x.b.wantRecv(i, ib.StatusSuccess, 1)
+		}
+		if s := x.b.q.Stats(); s.NAKsSent+s.RNRsSent != 0 {
+			t.Errorf("%s: %+v", reason, s)
+		}
+	}
+}

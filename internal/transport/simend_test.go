@@ -26,7 +26,6 @@ type simEnd struct {
 	flushAt bool
 
 	toPost   int
-	ahead    int // receives that may be posted
 	sends    []simSend
 	sendHead int
 	recvs    []int // slots, in order; -1: empty list
@@ -36,7 +35,6 @@ type simEnd struct {
 	dead     bool // closed, or broken by a removal somewhere
 
 	counter uint64 // FETCH_ADDs that are known to be executed, of those on my word at the peer
-	cas     uint64 // value of my CAS word at the peer
 	chase   uint64 // value that the posted CASes will leave
 	posted  uint64 // FETCH_ADDs posted
 }
