@@ -149,14 +149,15 @@ func TestManyProviders(t *testing.T) {
 	}
 }
 
+// odd cannot be compared.
 type odd struct {
 	driver.Provider
-	f func()
+	list []int
 }
 
 func TestOddProvider(t *testing.T) {
 	t.Parallel()
-	if _, err := verbs.Open(odd{Provider: scripted.New(nil)}, ""); !errors.Is(err, syscall.EINVAL) {
+	if _, err := verbs.Open(odd{scripted.New(nil), []int{1}}, ""); !errors.Is(err, syscall.EINVAL) {
 		t.Error(err)
 	}
 }

@@ -475,7 +475,7 @@ func TestCause(t *testing.T) {
 		r.send(qp, 2, ib.Signaled)
 		return qp, sqp, cq
 	}
-	qp, sqp, cq := fresh()
+	qp, _, cq := fresh()
 	r.ok(qp.FailWith(io.EOF))
 	if qp.Err() != io.EOF { // before any flush was polled, and as it is
 		t.Errorf("cause %v", qp.Err())
@@ -489,7 +489,7 @@ func TestCause(t *testing.T) {
 	}
 
 	// Flush first, cause later.
-	qp, sqp, cq = fresh()
+	qp, sqp, cq := fresh()
 	sqp.SetState(ib.StateError)
 	sqp.Flush()
 	r.poll(cq)

@@ -22,18 +22,17 @@ type QP struct {
 	srq    *SRQ
 	attr   driver.QPAttr
 
-	slots          []driver.SendSlot // a ring
-	first, n       int               // outstanding ones
-	rslots         []driver.RecvSlot
-	rfirst, rn     int
-	never, hold    bool
-	auto           bool
-	short          int // the next commit posts so many only; -1: all
-	shortErr       error
-	groups         []ib.GID
-	modified       []ib.QPAttrMask
-	refuseInError  bool
-	keepUnsignaled bool
+	slots         []driver.SendSlot // a ring
+	first, n      int               // outstanding ones
+	rslots        []driver.RecvSlot
+	rfirst, rn    int
+	never, hold   bool
+	auto          bool
+	short         int // the next commit posts so many only; -1: all
+	shortErr      error
+	groups        []ib.GID
+	modified      []ib.QPAttrMask
+	refuseInError bool
 }
 
 var _ driver.QP = (*QP)(nil)
