@@ -329,7 +329,7 @@ func (c *client) summary(took time.Duration, noTCP string) {
 	c.p.linef("%s", c.rdma.row("RDMA"))
 	if c.tcp != nil && c.tcp.stats.count() > 0 {
 		c.p.linef("%s", c.tcp.stats.row("TCP"))
-		c.p.linef("half of the exchanges took %.2f times as long over RDMA as over TCP",
+		c.p.linef("the median over RDMA is %.2f times that over TCP",
 			float64(c.rdma.quantile(50))/float64(max(c.tcp.stats.quantile(50), 1)))
 	}
 	if c.tcp != nil && c.tcp.err != nil {

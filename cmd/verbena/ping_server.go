@@ -166,7 +166,7 @@ func (s *server) summary() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.p.linef("")
-	s.p.linef("%d clients served, %d failed", s.served, s.failed)
+	s.p.linef("clients: %d served, %d failed", s.served, s.failed)
 }
 
 // session is one client of a server.

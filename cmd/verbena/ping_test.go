@@ -29,7 +29,7 @@ func checkSummary(t *testing.T, out string, exchanges, size int, tcp bool) {
 			t.Errorf("no %q in:\n%s", want, out)
 		}
 	}
-	if strings.Contains(out, "times as long over RDMA as over TCP") != tcp {
+	if strings.Contains(out, "the median over RDMA is ") != tcp {
 		t.Errorf("compared with TCP: %v:\n%s", !tcp, out)
 	}
 }
@@ -66,7 +66,7 @@ func TestVerbose(t *testing.T) {
 			out := start(t, nil, "ping", "-n", "2", "-v", "-wait", mode).ok()
 			for _, want := range []string{
 				"cm    ADDR_RESOLVED", "cm    ROUTE_RESOLVED", "cm    ESTABLISHED", "cm    DISCONNECTED",
-				"wc    SEND ", "wc    RECV 16 bytes",
+				"wc    SEND on QP", "wc    RECV of 16 bytes",
 			} {
 				if !strings.Contains(out, want) {
 					t.Errorf("the client shows no %q", want)
@@ -84,6 +84,18 @@ func TestVerbose(t *testing.T) {
 			if t.Failed() {
 				t.Log(out)
 			}
+		})
+	}
+}
+
+// TestSwitches: without each of what speeds up sockets.
+func TestSwitches(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"VERBENA_DISABLE_GSO", "VERBENA_DISABLE_GRO", "VERBENA_DISABLE_ECN"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			out := start(t, []string{name + "=1"}, "ping", "-n", "20", "-interval", "0", "-size", "65535").ok()
+			checkSummary(t, out, 20, 65535, true)
 		})
 	}
 }
@@ -107,7 +119,7 @@ func TestManyClients(t *testing.T) {
 				server.expect(": 10 exchanges in ")
 			}
 			server.interrupt()
-			if out := server.ok(); !strings.Contains(out, "4 clients served, 0 failed") {
+			if out := server.ok(); !strings.Contains(out, "clients: 4 served, 0 failed") {
 				t.Error(out)
 			}
 		})
@@ -130,7 +142,7 @@ func TestInterruptClient(t *testing.T) {
 			// The server hears of it at once, not when it gets suspicious.
 			server.expect(" exchanges in ")
 			server.interrupt()
-			if out := server.ok(); !strings.Contains(out, "1 clients served, 0 failed") {
+			if out := server.ok(); !strings.Contains(out, "clients: 1 served, 0 failed") {
 				t.Error(out)
 			}
 		})
@@ -188,7 +200,7 @@ func TestKillClient(t *testing.T) {
 			server.expect(", after ", " exchanges in ")
 			ping(t, at, "-n", "3").ok()
 			server.interrupt()
-			if out := server.ok(); !strings.Contains(out, "1 clients served, 1 failed") {
+			if out := server.ok(); !strings.Contains(out, "clients: 1 served, 1 failed") {
 				t.Error(out)
 			}
 		})

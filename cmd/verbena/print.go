@@ -79,7 +79,11 @@ func (p *printer) wc(wc *verbs.WC) {
 		p.eventf("wc", "%v %v on QP %v", wc.Opcode, wc.Status, qpNum(wc.QP))
 		return
 	}
-	p.eventf("wc", "%v %d bytes on QP %v", wc.Opcode, wc.ByteLen, qpNum(wc.QP))
+	if wc.Opcode.IsRecv() { // the others have no length
+		p.eventf("wc", "%v of %d bytes on QP %v", wc.Opcode, wc.ByteLen, qpNum(wc.QP))
+		return
+	}
+	p.eventf("wc", "%v on QP %v", wc.Opcode, qpNum(wc.QP))
 }
 
 func qpNum(qp *verbs.QP) ib.QPN {

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -33,6 +34,12 @@ const patience = time.Minute
 // start runs verbena with args; env are more variables.
 func start(t *testing.T, env []string, args ...string) *process {
 	t.Helper()
+	return startWith(t, nil, env, args...)
+}
+
+// startWith is start with what only some systems have.
+func startWith(t *testing.T, attr *syscall.SysProcAttr, env []string, args ...string) *process {
+	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
@@ -40,6 +47,7 @@ func start(t *testing.T, env []string, args ...string) *process {
 	p := &process{t: t, cmd: exec.Command(self, args...), lines: make(chan string, 1000)}
 	p.cmd.Env = append(append(os.Environ(), runAsMain+"=1"), env...)
 	p.cmd.Stderr = &p.stderr
+	p.cmd.SysProcAttr = attr
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
