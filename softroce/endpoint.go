@@ -54,7 +54,6 @@ type endpoint struct {
 	local netip.AddrPort
 	conn  netio.Conn
 	limit netio.Limits
-	v4    bool
 	link  atomic.Bool // packets can go in and out
 	done  chan struct{}
 	role  role
@@ -91,14 +90,13 @@ func (d *device) endpoint(local netip.Addr) (*endpoint, error) {
 	if err := checkAddr(local); err != nil {
 		return nil, fmt.Errorf("softroce: local address: %w", err)
 	}
-	i, g, known := d.port.find(local)
+	_, g, known := d.port.find(local)
 	if !known {
 		d.port.refresh()
-		if i, g, known = d.port.find(local); !known && (!local.IsLoopback() || len(d.cfg.Addrs) > 0) {
+		if _, g, known = d.port.find(local); !known && (!local.IsLoopback() || len(d.cfg.Addrs) > 0) {
 			return nil, fmt.Errorf("softroce: %v is not an address of this device: %w", local, syscall.EADDRNOTAVAIL)
 		}
 	}
-	_ = i
 	if known {
 		local = g.addr
 		if e := s.m[local]; e != nil {
@@ -143,7 +141,6 @@ func (d *device) listen(local netip.Addr, mtu int) (*endpoint, error) {
 		local: at,
 		conn:  conn,
 		limit: conn.Limits(),
-		v4:    local.Is4(),
 		done:  make(chan struct{}),
 		// As many as goroutines can send at the same time.
 		senders: make([]*sender, 0, min(max(runtime.GOMAXPROCS(0), 2), idleSenders)),

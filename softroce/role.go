@@ -153,7 +153,6 @@ type leader struct {
 	mu   sync.Mutex      // held by who waits
 	done <-chan struct{} // of the context whose end interrupts
 	stop func() bool
-	used atomic.Bool              // it has interrupted: a context that is used again needs a new watch
 	from atomic.Pointer[endpoint] // where its last event came from
 	at   atomic.Pointer[endpoint] // where somebody sleeps now, to be interrupted
 }
@@ -182,7 +181,6 @@ func (l *leader) unwatch() {
 
 // interrupt wakes who sleeps on a socket.
 func (l *leader) interrupt() {
-	l.used.Store(true)
 	if e := l.at.Load(); e != nil {
 		e.role.conn.Interrupt()
 	}
@@ -212,7 +210,6 @@ func (e *endpoint) lead(ctx context.Context, ch *compChannel) (done bool, err er
 			e.turn(n, &ch.notifier)
 		case errors.Is(failed, os.ErrDeadlineExceeded):
 			e.role.conn.Resume()
-			l.watch(ctx)
 		default: // closed, or it ails: the endpoint's goroutine sees to it
 			e.handBack()
 			return false, nil
