@@ -102,7 +102,8 @@ func Listen(a netip.AddrPort) (Conn, error) { return listen(a, optionsFromEnv())
 // ReceiveBuffer() int of p, if there is one, says what its receive buffer holds;
 // otherwise 64 KiB are assumed. TryRead gives 0 unless p has a method
 // TryReadFrom([]byte) (int, net.Addr, error), which gives a nil address if nothing is
-// there. Read is nothing but p's read, so that it blocks durably under
+// there, or, with the traffic class as a MarkedConn has it, TryReadMarked([]byte) (int,
+// uint8, net.Addr, error). Read is nothing but p's read, so that it blocks durably under
 // testing/synctest if p's does.
 func Wrap(p net.PacketConn, mtu int) Conn { return newPacketConn(p, mtu) }
 

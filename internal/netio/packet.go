@@ -88,24 +88,35 @@ func (c *packetConn) Read(ms []Message) (int, error) {
 }
 
 func (c *packetConn) TryRead(ms []Message) (int, error) {
-	t, ok := c.p.(interface {
-		TryReadFrom([]byte) (int, net.Addr, error)
-	})
 	if c.closed.Load() {
 		return 0, errClosed
 	}
-	if !ok || len(ms) == 0 {
+	if len(ms) == 0 {
 		return 0, nil
 	}
 	m := &ms[0]
-	n, from, err := t.TryReadFrom(m.Buf[:cap(m.Buf)])
+	b := m.Buf[:cap(m.Buf)]
+	var n int
+	var tos uint8
+	var from net.Addr
+	var err error
+	switch p := c.p.(type) {
+	case interface {
+		TryReadMarked([]byte) (int, uint8, net.Addr, error)
+	}:
+		n, tos, from, err = p.TryReadMarked(b)
+	case interface {
+		TryReadFrom([]byte) (int, net.Addr, error)
+	}:
+		n, from, err = p.TryReadFrom(b)
+	}
 	if err != nil {
 		return 0, c.closedError(err)
 	}
 	if from == nil {
 		return 0, nil
 	}
-	c.take(m, n, 0, from)
+	c.take(m, n, tos, from)
 	return 1, nil
 }
 
