@@ -256,9 +256,12 @@ func deregUnderRead(t *tb) {
 	mr, err := b.pd.RegisterBytes(buf, allRights)
 	t.ok(err, "register")
 	// Responses take their time, so that the region goes in the middle.
-	t.Fabric.Rule(Rule{From: t.PeerAddr, To: t.Addr, Delay: 100 * time.Microsecond})
+	t.Fabric.Rule(Rule{From: t.PeerAddr, To: t.Addr, Delay: time.Millisecond})
 	a.send(verbs.Read(1, mr.Remote(0, n), a.sge(0, n), ib.Signaled))
-	time.Sleep(3 * time.Millisecond)
+	time.Sleep(3500 * time.Microsecond)
+	if mem := a.mr.Bytes(); mem[0] == 0 || mem[n-1] != 0 {
+		t.Fatal("the read has not begun, or is over")
+	}
 	t.closed(mr, "region under a read")
 	for i := range buf {
 		buf[i] = 0xEE

@@ -392,7 +392,7 @@ func listenerClosed(t *tb) {
 
 func listenerClosedUnderRequests(t *tb) {
 	t.latency()
-	for range 5 {
+	for range 3 {
 		l, addr := t.serve()
 		ctx, stop := context.WithCancel(t.limit)
 		var wg sync.WaitGroup
@@ -421,9 +421,9 @@ func listenerClosedUnderRequests(t *tb) {
 				}
 			})
 		}
-		t.pass(3*time.Millisecond, 3*time.Millisecond)
+		t.pass(3*time.Millisecond, time.Millisecond)
 		t.closed(l, "listener under requests")
-		t.pass(3*time.Millisecond, 3*time.Second)
+		t.pass(3*time.Millisecond, 10*time.Millisecond)
 		stop()
 		wg.Wait()
 	}

@@ -157,10 +157,7 @@ func solicited(t *tb) {
 
 // Both sides sleep and wake for every message; delays at each step find the gaps.
 func armPollSleep(t *tb) {
-	rounds := 1000
-	if t.Virtual {
-		rounds = 3000
-	}
+	const rounds = 1500
 	a, b := t.pair()
 	var wg sync.WaitGroup
 	post := func(e *end) error {

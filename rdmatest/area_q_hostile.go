@@ -287,9 +287,8 @@ func sequenceViolations(t *tb) {
 			b.forge(a, p)
 		}
 		t.settle()
-		fatal := seen.count(wire.NAKInvalid) + seen.count(wire.NAKAccess)
-		if fatal != 1 {
-			t.Errorf("%s: %d fatal NAKs, want 1 (%v)", c.what, fatal, seen.syndromes)
+		if n := seen.count(wire.NAKInvalid); n != 1 {
+			t.Errorf("%s: answers %v, want one NAK of an invalid request", c.what, seen.syndromes)
 		}
 		b.state(ib.StateError)
 		mem := b.mr.Bytes()
@@ -457,7 +456,7 @@ func congestionMarks(t *tb) {
 		marked := t.Fabric.Rule(Rule{From: a.addr(), To: b.addr(), Match: func(d Datagram) bool { return d.TOS&3 == 3 }})
 		cnps := t.Fabric.Rule(Rule{From: b.addr(), To: a.addr(), Opcodes: []uint8{OpCongestionNotif}})
 		start := time.Now()
-		const rounds = 8
+		const rounds = 3
 		for i := range rounds {
 			a.fill(0, 1<<20, byte(i))
 			a.send(verbs.Write(1, b.mr.Remote(0, 1<<20), a.sge(0, 1<<20), ib.Signaled))

@@ -305,8 +305,8 @@ func TestNetio(t *testing.T) {
 			t.Errorf("nothing there: %d, %v", n, err)
 		}
 		ca.Write(ms)
-		if n, err := cb.TryRead(in); n != 1 || err != nil || string(in[0].Buf) != "abcd" {
-			t.Errorf("TryRead: %d, %v, %q", n, err, in[0].Buf)
+		if n, err := cb.TryRead(in); n != 1 || err != nil || string(in[0].Buf) != "abcd" || in[0].TOS != 2 {
+			t.Errorf("TryRead: %d, %v, %q, %#x", n, err, in[0].Buf, in[0].TOS)
 		}
 		if cb.Limits().RecvBuffer < 64<<10 {
 			t.Errorf("receive buffer of %d bytes", cb.Limits().RecvBuffer)
