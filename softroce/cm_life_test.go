@@ -31,7 +31,7 @@ func TestC216_BothDisconnect(t *testing.T) {
 		b.want(ib.CMTimewaitExit)
 		a.quiet()
 		b.quiet()
-		if n := a.ch.core.agent.Len() + b.ch.core.agent.Len(); n != 0 {
+		if n := a.held().conns + b.held().conns; n != 0 {
 			t.Errorf("%d connections are remembered", n)
 		}
 	})
@@ -185,8 +185,8 @@ func TestC220_Backlog(t *testing.T) {
 		}
 		time.Sleep(5 * time.Second) // of the bubble: nobody fetches
 		a.quiet()
-		if len(b.ch.queue) != 1 || l.unfetched != 1 {
-			t.Errorf("%d events, %d unfetched", len(b.ch.queue), l.unfetched)
+		if h := b.held(); h.events != 1 || h.conns != 1 {
+			t.Errorf("%+v", h)
 		}
 		for i := range 4 {
 			start := time.Now()
@@ -401,11 +401,12 @@ func TestC223_CloseDuringCalls(t *testing.T) {
 		}
 		b.do(b.ch.Close())
 		time.Sleep(time.Hour)
-		if n := a.ch.core.agent.Len() + b.ch.core.agent.Len(); n != 0 {
-			t.Errorf("%d connections are remembered", n)
+		if h := a.held(); h != (held{}) {
+			t.Errorf("left: %+v", h)
 		}
-		if len(a.ch.core.ids) != 0 || len(a.ch.core.ports.owners) != 0 {
-			t.Errorf("%d ids and %d ports are left", len(a.ch.core.ids), len(a.ch.core.ports.owners))
+		// The listener is there, on its closed channel.
+		if h := b.held(); h != (held{ids: 1, ports: 1}) {
+			t.Errorf("left: %+v", h)
 		}
 	})
 }

@@ -95,6 +95,16 @@ func (s *cmSide) quiet() {
 	}
 }
 
+// held is what a connection manager has in memory.
+type held struct{ conns, ids, ports, waiting, events int }
+
+func (s *cmSide) held() held {
+	m := s.ch.core
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return held{m.agent.Len(), len(m.ids), len(m.ports.owners), len(m.byQPN), len(s.ch.queue)}
+}
+
 func (s *cmSide) do(err error) {
 	s.t.Helper()
 	if err != nil {

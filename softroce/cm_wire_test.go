@@ -73,7 +73,7 @@ func healedByData(t *testing.T, states []ib.QPState) {
 		if d := time.Since(start); d > 0 {
 			t.Errorf("it came %v later", d)
 		}
-		if len(b.ch.core.byQPN) != 0 {
+		if b.held().waiting != 0 {
 			t.Error("an established connection still waits for data")
 		}
 	})
@@ -117,7 +117,7 @@ func TestC232_ReplyAlwaysLost(t *testing.T) {
 		if ev := a.want(ib.CMRejected); ev.Status != 4 {
 			t.Errorf("%+v", ev)
 		}
-		if len(b.ch.core.byQPN) != 0 {
+		if b.held().waiting != 0 {
 			t.Error("a connection that failed still waits for data")
 		}
 	})
