@@ -249,6 +249,7 @@ func TestC014_QueriesUnderChurn(t *testing.T) {
 	entry := func(i int) driver.GIDEntry {
 		return driver.GIDEntry{Index: i, Port: 1, Type: ib.GIDTypeRoCEv2, IfIndex: i + 1, GID: ib.GID{0: 0xFD, 15: byte(i)}}
 	}
+	dev.SetGIDs(nil)
 	var wg sync.WaitGroup
 	for range 20 {
 		wg.Go(func() {

@@ -33,6 +33,15 @@
 // When a completion has failed, QP.Err says why the queue pair failed: io.EOF if
 // the peer disconnected, else the first bad completion, event or call.
 //
+// # Waiting
+//
+// CQ.Wait, Next and Completions park the goroutine and hold no thread. They arm, look
+// again, sleep, take all events and begin anew: the only order that loses no wake-up.
+// Programs with an event loop of their own call Arm, which says whether to poll now,
+// wait for CompChannel.FD, and take events with TryEvent until there is none. Both ways
+// at once on one channel give ErrOneConsumer. A context that has ended wins over what is
+// there, everywhere: its error is given and nothing is taken.
+//
 // # Concurrency
 //
 // All methods may be called from several goroutines. Order between posts of two

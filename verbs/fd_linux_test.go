@@ -103,7 +103,7 @@ func TestC246_ForeignLoop(t *testing.T) {
 	r.ok(err)
 	fd, err := ch.FD()
 	r.ok(err)
-	const total = 2000
+	const total = 500
 	next := 0
 	for range 4 {
 		r.recv(qp, uint64(next))

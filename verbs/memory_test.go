@@ -235,7 +235,7 @@ func TestC042_GoMemory(t *testing.T) {
 	r := newRig(t, nil)
 	var mrs []*verbs.MR
 	want := bytes.Repeat([]byte{0xA5, 0x5A}, 5000)
-	for range 50 {
+	for range 8 {
 		p := bytes.Clone(want)
 		mr, err := r.pd.RegisterBytes(p, ib.LocalWrite)
 		r.ok(err)

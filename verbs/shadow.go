@@ -52,7 +52,7 @@ const (
 // the queue's CQ, reads them and writes tail. So neither waits for the other.
 type shadow struct {
 	base uint64  // of request numbers
-	ents []entry // a power of two, more than max
+	ents []entry // a power of two, max or more
 	ahs  []*AH   // of datagrams, parallel to ents
 	mask uint64
 	max  uint64 // requests that may be outstanding
@@ -71,8 +71,8 @@ type shadow struct {
 func (s *shadow) init(base, first uint64, n int, recv bool) {
 	s.base, s.max, s.recv = base, uint64(n), recv
 	size := 1
-	if n > 0 {
-		size = 1 << bits.Len(uint(n)) // one more than n at least, for the beacon
+	if n > 1 {
+		size = 1 << bits.Len(uint(n-1))
 	}
 	s.ents = make([]entry, size)
 	s.mask = uint64(size - 1)
