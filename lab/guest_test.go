@@ -24,5 +24,5 @@ func TestGuestConformance(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rdmatest.Conformance(t, p, &rdmatest.ConformanceOptions{Known: differs, Limit: time.Minute})
+	rdmatest.Conformance(t, p, &rdmatest.ConformanceOptions{Known: differs, Unsteady: unsteady, Limit: time.Minute})
 }

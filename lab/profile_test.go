@@ -4,7 +4,6 @@ package lab_test
 // as the embedded device does. Each was measured; an entry that is not needed any more fails
 // the suite.
 var differs = map[string]string{
-	"C-070_TransitionMatrix":        "rxe lets a queue pair that is being drained go to ERR only, not to RESET",
 	"C-076_DifferentMTUs":           "rxe takes packets larger than the path MTU of the queue pair",
 	"C-119_ShortReceive":            "rxe: LOC_QP_OP_ERR and REM_OP_ERR where the standard has LOC_LEN_ERR and REM_INV_REQ_ERR",
 	"C-120_LocalKeyOnSend":          "rxe: LOC_QP_OP_ERR where the standard has LOC_PROT_ERR",
@@ -16,4 +15,9 @@ var differs = map[string]string{
 	"C-238_Solicited":               "rxe does not fire a solicited-only arming for a failed send",
 	"C-244_DescriptorsAreLevelTrue": "the test needs QP_ACCESS_ERR, which rxe does not raise",
 	"C-323_KeysAreUnpredictable":    "rxe makes keys of an index and 8 random bits",
+}
+
+// unsteady is what Soft-RoCE does on some runs.
+var unsteady = map[string]string{
+	"C-070_TransitionMatrix": "rxe lets a queue pair go from SQD to ERR only until its task has run and found it drained",
 }
