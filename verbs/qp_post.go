@@ -19,8 +19,20 @@ const postBatch = 64
 // before it: so a loop that answers what it receives meets the end where the completions
 // tell it.
 func (qp *QP) PostSend(wr SendWR) error {
-	one := [1]SendWR{wr}
-	_, err := qp.PostSendList(one[:])
+	if qp == nil || qp.d == nil {
+		return errNil
+	}
+	qp.mu.Lock()
+	err := qp.postSend(&wr)
+	staged := qp.staged
+	qp.staged = false
+	qp.mu.Unlock()
+	if staged {
+		qp.sendCQ.wake()
+	}
+	if err == ErrDeviceGone {
+		qp.dev.notice(err)
+	}
 	return err
 }
 
@@ -72,18 +84,61 @@ func (qp *QP) PostRecvList(wrs []RecvWR) (n int, err error) {
 	return n, err
 }
 
+// sends reports whether requests may be given to the device. If not, err is nil in the
+// error states: then they are taken and flushed. qp.mu is held.
+func (qp *QP) sends() (ok bool, err error) {
+	if qp.closing || qp.sendCQ.closed() || qp.recvCQ.closed() {
+		return false, ErrClosed
+	}
+	switch ib.QPState(qp.state.Load()) {
+	case ib.StateRTS, ib.StateSQD:
+		return true, nil
+	case ib.StateError, ib.StateSQE:
+		return false, nil
+	}
+	return false, ErrState
+}
+
+// postSend is PostSend with qp.mu held: what postSends does, for one.
+func (qp *QP) postSend(wr *SendWR) error {
+	ok, err := qp.sends()
+	if !ok {
+		if err == nil {
+			err = qp.flushSend(wr)
+			qp.flushed(qp.sendCQ, &qp.sq)
+		}
+		return err
+	}
+	s := &qp.sq
+	slots := qp.d.SendSlots()
+	if len(slots) == 0 || s.room() == 0 {
+		return ErrQueueFull
+	}
+	plain := s.plain
+	if err := qp.writeSend(&slots[0], wr, s.head.Load()); err != nil {
+		return err
+	}
+	s.publish(1)
+	if posted, err := qp.d.CommitSend(1); posted < 1 {
+		s.plain = plain
+		s.retract(1, 0)
+		return postErr(err)
+	}
+	return nil
+}
+
 // postSends is PostSendList with qp.mu held.
 func (qp *QP) postSends(wrs []SendWR) (n int, err error) {
 	for n < len(wrs) {
-		if qp.closing || qp.sendCQ.closed() || qp.recvCQ.closed() {
-			return n, ErrClosed
-		}
-		switch ib.QPState(qp.state.Load()) {
-		case ib.StateRTS, ib.StateSQD:
-		case ib.StateError, ib.StateSQE:
-			return qp.flushSends(wrs, n)
-		default:
-			return n, ErrState
+		ok, err := qp.sends()
+		if !ok {
+			for ; err == nil && n < len(wrs); n++ {
+				if err = qp.flushSend(&wrs[n]); err != nil {
+					break
+				}
+			}
+			qp.flushed(qp.sendCQ, &qp.sq)
+			return n, err
 		}
 		s := &qp.sq
 		slots := qp.d.SendSlots()
@@ -295,27 +350,20 @@ func (l *SGE) check(pd *PD, write bool) error {
 	return nil
 }
 
-// flushSends takes requests in the error state: they do not reach the device, and are
-// completed as soon as all before them are.
-func (qp *QP) flushSends(wrs []SendWR, n int) (int, error) {
+// flushSend takes a request in the error state: it does not reach the device, and is
+// completed as soon as all before it are.
+func (qp *QP) flushSend(wr *SendWR) error {
 	s := &qp.sq
-	var bad error
-	for ; n < len(wrs); n++ {
-		wr := &wrs[n]
-		if wr.Opcode >= ib.Opcode(len(ops)) || ops[wr.Opcode].types&(1<<qp.typ) == 0 {
-			bad = ErrBadOpcode
-			break
-		}
-		if s.room() == 0 {
-			bad = ErrQueueFull
-			break
-		}
-		s.put(s.head.Load(), wr.ID, ops[wr.Opcode].wc, entrySignaled|entryLocal)
-		s.detours.Add(1)
-		s.publish(1)
+	if wr.Opcode >= ib.Opcode(len(ops)) || ops[wr.Opcode].types&(1<<qp.typ) == 0 {
+		return ErrBadOpcode
 	}
-	qp.flushed(qp.sendCQ, s)
-	return n, bad
+	if s.room() == 0 {
+		return ErrQueueFull
+	}
+	s.put(s.head.Load(), wr.ID, ops[wr.Opcode].wc, entrySignaled|entryLocal)
+	s.detours.Add(1)
+	s.publish(1)
+	return nil
 }
 
 // flushed completes what was posted in the error state, if it is its turn.
