@@ -2,6 +2,7 @@ package transport
 
 import (
 	"encoding/binary"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/verbena-rdma/verbena/ib"
@@ -239,5 +240,66 @@ func TestReplayOverlap(t *testing.T) {
 			x.drop()
 		}
 		x.b.wantSilence()
+	}
+}
+
+// A READ that is asked for again while the response to a later one waits goes first.
+func TestReplayBefore(t *testing.T) {
+	t.Parallel()
+	x := newScript(t, nil)
+	x.a.post(req{id: 1, op: ib.OpRead, sgl: []driver.SGE{x.a.sge(0, 8)}})
+	x.a.wantPacket(wire.RCReadRequest, 0, "ack")
+	first := x.held
+	x.deliver()
+	x.run()
+	x.a.wantDone(1, ib.StatusSuccess)
+	x.a.post(req{id: 2, op: ib.OpRead, sgl: []driver.SGE{x.a.sge(0, 8)}})
+	x.a.wantPacket(wire.RCReadRequest, 1, "ack")
+	x.b.q.Receive(x.now, x.held.packet())
+	x.held = nil
+	x.give(first)
+	x.b.wantResponse(wire.RCReadRespOnly, 0, wire.AckNoLimit)
+	x.deliver()
+	x.b.wantResponse(wire.RCReadRespOnly, 1, wire.AckNoLimit)
+	x.deliver()
+	x.a.wantDone(2, ib.StatusSuccess)
+}
+
+// However the window changes while a long READ is under way, what is asked for again
+// stays inside of the part that was asked for first, and begins and ends in it.
+func TestReadParts(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		q := newScript(t, &setup{depth: 4}).a.q
+		w := &wqe{first: 1 << 33, n: 1 + uint32(r.IntN(200))}
+		n := q.cc.readPackets(q.mtu, 4)
+		w.parts = [2]parts{{0, n}, {0, n}}
+		q.req.una, q.req.max = w.first, w.first
+		var ends []seq // of the parts asked for, by their packets
+		for q.req.una != w.end() {
+			q.cc.window = uint64(1 + r.IntN(40)*512)
+			s := q.req.max
+			if len(ends) > 0 && (s == w.end() || r.IntN(2) == 0) {
+				s = q.req.una + seq(r.IntN(int(q.req.max-q.req.una)+1))
+			}
+			if s == w.end() {
+				q.req.una++
+				continue
+			}
+			end := s + seq(q.readPart(w, s))
+			switch {
+			case end <= s || end > w.end():
+				t.Fatalf("seed %d: part from %d to %d of %d", seed, s-w.first, end-w.first, w.n)
+			case s == q.req.max:
+				for q.req.max < end {
+					ends = append(ends, end)
+					q.req.max++
+				}
+			case end != ends[s-w.first]:
+				t.Fatalf("seed %d: part from %d to %d, was asked for up to %d", seed, s-w.first, end-w.first, ends[s-w.first]-w.first)
+			}
+			q.req.una = min(q.req.max, q.req.una+seq(r.IntN(4)))
+		}
 	}
 }

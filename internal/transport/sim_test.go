@@ -128,7 +128,8 @@ type sim struct {
 	loss, dup, late       float64 // probabilities
 	delay, jitter, behind time.Duration
 	outMax                int
-	lazyAck               bool
+	lazyAck               bool // answers wait for the application, as the reader lets them
+	lazy                  bool // everything waits, as in a batch of packets
 	chaos                 bool // requests may fail
 	total                 simTotals
 }
@@ -216,6 +217,7 @@ func (s *sim) build() {
 	s.behind = pick(r, 5*time.Microsecond, 100*time.Microsecond, time.Millisecond)
 	s.outMax = pick(r, MaxPacket, 3*MaxPacket, 64<<10)
 	s.lazyAck = r.IntN(2) == 0
+	s.lazy = r.IntN(4) == 0
 	s.chaos = r.IntN(5) == 0
 	pairs := pick(r, 1, 1, 2, 3)
 	tables := [2]*mem.Table{mem.NewTable(r.Uint32), mem.NewTable(r.Uint32)}

@@ -70,8 +70,7 @@ func (e *simEnd) receive(b []byte) {
 		e.s.note("%d receives %s", e.i, &flight{b: b})
 	}
 	e.q.Receive(e.s.now, &p)
-	if e.s.lazyAck && e.q.AckPending() {
-		// As the reader does: the ACK waits for data of an application that woke up.
+	if e.s.lazy || e.s.lazyAck && e.q.AckPending() {
 		e.take()
 		if !e.flushAt {
 			e.flushAt = true
