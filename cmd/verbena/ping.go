@@ -160,13 +160,13 @@ func provider() (p verbs.Provider, what string, err error) {
 // errInterrupted ends a client that was stopped before its first answer.
 var errInterrupted = errors.New("stopped before the first answer")
 
-// why puts the reason of an end in words.
-func why(err error) string {
+// why puts the reason of an end in words. limit is how long a step may take.
+func why(err error, limit time.Duration) string {
 	switch {
 	case errors.Is(err, io.EOF):
 		return "the peer ended the connection"
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
-		return "no answer in time"
+		return fmt.Sprintf("no answer within %v", limit)
 	}
 	return err.Error()
 }

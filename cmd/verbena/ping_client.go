@@ -65,7 +65,7 @@ func (c *client) run(ctx context.Context) (err error) {
 		if ctx.Err() != nil {
 			return errInterrupted
 		}
-		return fmt.Errorf("%v: %s", c.to, why(err))
+		return fmt.Errorf("%v: %s", c.to, why(err, c.o.timeout))
 	}
 	c.p.linef("PING %v from %v on %s (%s): %d bytes, waiting with %s",
 		c.to, c.ep.id.LocalAddr().Addr(), c.ep.id.Device().Info().Name, what, c.o.size, c.o.wait)
@@ -89,9 +89,9 @@ func (c *client) run(ctx context.Context) (err error) {
 	case ctx.Err() != nil:
 		return nil // stopped as wished
 	case err != nil && c.rdma.count() == 0:
-		return fmt.Errorf("%v: %s%s", c.to, why(err), hint(err))
+		return fmt.Errorf("%v: %s%s", c.to, why(err, c.o.timeout), hint(err))
 	case err != nil:
-		return fmt.Errorf("%v: after %d exchanges: %s", c.to, c.rdma.count(), why(err))
+		return fmt.Errorf("%v: after %d exchanges: %s", c.to, c.rdma.count(), why(err, c.o.timeout))
 	}
 	return nil
 }
@@ -333,7 +333,7 @@ func (c *client) summary(took time.Duration, noTCP string) {
 			float64(c.rdma.quantile(50))/float64(max(c.tcp.stats.quantile(50), 1)))
 	}
 	if c.tcp != nil && c.tcp.err != nil {
-		noTCP = why(c.tcp.err)
+		noTCP = why(c.tcp.err, c.o.timeout)
 	} else if c.tcp != nil {
 		return
 	}

@@ -110,7 +110,7 @@ func (s *server) onCM(ev cm.Event) {
 		return // an end shows in the completions, behind what came before
 	}
 	if err := s.accept(ev.ID); err != nil {
-		s.complain(ev.ID.RemoteAddr(), "not accepted: "+why(err))
+		s.complain(ev.ID.RemoteAddr(), "not accepted: "+why(err, s.o.timeout))
 		s.mu.Lock()
 		s.failed++
 		s.mu.Unlock()
@@ -269,7 +269,7 @@ func (c *session) onEnd(err error) {
 		if ended {
 			s.p.linef("%v: %d exchanges in %s", c.peer, c.state.done, took)
 		} else {
-			s.complain(c.peer, fmt.Sprintf("%s, after %d exchanges in %s", why(c.err), c.state.done, took))
+			s.complain(c.peer, fmt.Sprintf("%s, after %d exchanges in %s", why(c.err, s.o.timeout), c.state.done, took))
 		}
 	}
 	if err := c.ep.close(); err != nil {

@@ -179,7 +179,7 @@ func TestKillServer(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
 			server, at := serve(t)
-			client := ping(t, at, "-n", "0", "-interval", "1ms", "-timeout", "1s", "-wait", mode)
+			client := ping(t, at, "-n", "0", "-interval", "1ms", "-timeout", "3s", "-wait", mode)
 			client.expect("seq=5 ")
 			server.kill()
 			client.fails(at.String(), "after ")
@@ -239,7 +239,7 @@ func TestSilence(t *testing.T) {
 	t.Parallel()
 	at, _ := silent(t)
 	for _, mode := range modes() {
-		ping(t, at, "-timeout", "300ms", "-wait", mode).fails(at.String(), "no answer in time")
+		ping(t, at, "-timeout", "300ms", "-wait", mode).fails(at.String(), "no answer within 300ms")
 	}
 }
 

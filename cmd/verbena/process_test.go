@@ -29,7 +29,7 @@ type process struct {
 }
 
 // patience is far more than anything takes; it only ends a test that hangs.
-const patience = time.Minute
+const patience = 3 * time.Minute
 
 // start runs verbena with args; env are more variables.
 func start(t *testing.T, env []string, args ...string) *process {
