@@ -172,7 +172,7 @@ func (c *deviceContext) QueryDevice() (driver.DeviceAttr, error) {
 		VendorID:            vendorID,
 		VendorPartID:        1,
 		HWVersion:           1,
-		Caps:                ib.CapPortActiveEvent | ib.CapSysImageGUID | ib.CapRCRNRNAKGen | ib.CapCurQPStateMod,
+		Caps:                ib.CapPortActiveEvent | ib.CapSysImageGUID | ib.CapRCRNRNAKGen | ib.CapCurQPStateMod | ib.CapMemMgtExtensions,
 		MaxMRSize:           maxMRSize,
 		PageSizes:           0xFFFFF000,
 		MaxQP:               maxQP,
