@@ -108,8 +108,8 @@ func (c *control) get(n int) (m marks) {
 	b := c.bytes()[:min(n, controlSize)]
 	for len(b) >= unix.SizeofCmsghdr {
 		h := (*unix.Cmsghdr)(unsafe.Pointer(unsafe.SliceData(b)))
-		length := uint64(h.Len)
-		if length < uint64(unix.CmsgLen(0)) || length > uint64(len(b)) {
+		length := int(h.Len) // its type differs between architectures
+		if length < unix.CmsgLen(0) || length > len(b) {
 			break
 		}
 		data := b[unix.CmsgLen(0):length]
