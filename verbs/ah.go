@@ -110,8 +110,8 @@ func (pd *PD) CreateAHFromWC(port int, wc *WC, grh []byte) (*AH, error) {
 // room.
 const grhLen = 40
 
-// AHAttrFromWC gives the attributes of such a handle without making it
-// (ibv_init_ah_from_wc).
+// AHAttrFromWC gives the attributes that PD.CreateAHFromWC makes a handle of
+// (ibv_init_ah_from_wc). The header is checked, as it comes from a peer.
 func AHAttrFromWC(port int, wc *WC, grh []byte) (AHAttr, error) {
 	const op = "address of a sender"
 	if wc == nil || wc.QP == nil || wc.QP.name == nil {

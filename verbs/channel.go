@@ -13,7 +13,7 @@ import (
 )
 
 // CompChannel reports which CQ has news (struct ibv_comp_channel). Most programs
-// need none: each CQ has one of its own, and event.Loop takes what there is.
+// need none: each CQ has one of its own.
 //
 // A channel is consumed in one of two ways at a time: by its own methods, with
 // CQ.Arm, or by CQ.Wait, Next and Completions of its CQs. While a goroutine waits in

@@ -152,7 +152,7 @@ func (cq *CQ) arm(state uint32) error {
 // Arm asks for one event of the channel at the next completion (ibv_req_notify_cq)
 // and looks again. ready means that there are completions now: poll, do not
 // sleep. Not ready means that the descriptor will be readable after the next
-// completion. For own loops; Wait and event.Loop do it themselves. It neither blocks nor
+// completion. It is for event loops; Wait does it itself. It neither blocks nor
 // allocates.
 //
 // With ib.NotifySolicited the event comes only for a receive whose sender asked for it

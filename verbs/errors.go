@@ -61,7 +61,7 @@ func (e *dataError) Error() string { return "verbs: " + e.text }
 func (e *dataError) Unwrap() error { return e.errno }
 
 // Errors of posting. errors.Is finds the errno of ibv_post_send(3) in each: ENOMEM in
-// ErrQueueFull, EINVAL in the others.
+// ErrQueueFull, EINVAL in the others but ErrClosed.
 var (
 	ErrQueueFull  error = &dataError{"queue is full", syscall.ENOMEM}
 	ErrTooManySGE error = &dataError{"more SGEs than the queue pair allows", syscall.EINVAL}
@@ -84,6 +84,8 @@ var (
 	// ErrSRQ: a receive was posted to a queue pair that takes them from an SRQ.
 	ErrSRQ error = &dataError{"queue pair takes its receives from a shared receive queue", syscall.EINVAL}
 
+	// ErrClosed: the queue pair, or a completion queue of it, was closed. It is
+	// net.ErrClosed.
 	ErrClosed = net.ErrClosed
 )
 
@@ -115,6 +117,7 @@ var ErrFailed = errors.New("verbs: queue pair was failed by the program")
 // EventError is an asynchronous event as the cause of an end; see QP.Err.
 type EventError ib.EventType
 
+// Error names the event.
 func (e EventError) Error() string { return "verbs: asynchronous event " + ib.EventType(e).String() }
 
 // Type gives the event.
@@ -131,6 +134,7 @@ type CompletionError struct {
 	Remote    string // the peer, if known: "QP 0x12 at 10.0.0.2"
 }
 
+// Error gives operation, queue pair, peer, status and what to look at.
 func (e *CompletionError) Error() string {
 	s := fmt.Sprintf("verbs: %v request %d of QP %v", e.Opcode, e.ID, e.QPN)
 	if e.Remote != "" {

@@ -74,6 +74,18 @@ func (o *object) fail(op string, err error) error {
 	return opError(op, o.dev, o.name(), err)
 }
 
+// locked runs a call with the lock of the object.
+func (o *object) locked(op string, mu *sync.Mutex, f func() error) error {
+	if err := o.op(op); err != nil {
+		return err
+	}
+	defer o.leave()
+	mu.Lock()
+	err := f()
+	mu.Unlock()
+	return o.fail(op, err)
+}
+
 func (s *objectSet) add(o *object) {
 	if tracing() {
 		o.where = caller()

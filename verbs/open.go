@@ -15,16 +15,23 @@ import (
 
 // Names of package driver that users need.
 type (
-	Provider   = driver.Provider
+	// Provider is a source of devices: rdma.Provider gives one, softroce.New another.
+	Provider = driver.Provider
+	// DeviceAttr are the limits and abilities of a device (struct ibv_device_attr_ex).
 	DeviceAttr = driver.DeviceAttr
-	PortAttr   = driver.PortAttr
-	GIDEntry   = driver.GIDEntry
-	AHAttr     = driver.AHAttr
-	QPAttr     = driver.QPAttr
+	// PortAttr is the state of a port (struct ibv_port_attr).
+	PortAttr = driver.PortAttr
+	// GIDEntry is an entry of a GID table (struct ibv_gid_entry).
+	GIDEntry = driver.GIDEntry
+	// AHAttr is the way to a peer (struct ibv_ah_attr).
+	AHAttr = driver.AHAttr
+	// QPAttr are the attributes of a queue pair (struct ibv_qp_attr); QP.Modify and
+	// QP.Query say with a mask which of the fields are meant.
+	QPAttr = driver.QPAttr
 )
 
-// DeviceInfo names a device that can be opened (struct ibv_device). It is a value and stays valid when the
-// device goes away; Open then fails.
+// DeviceInfo names a device that can be opened (struct ibv_device). It is a value and
+// stays valid when the device goes away; Open then fails.
 type DeviceInfo struct {
 	driver.DeviceInfo
 	p driver.Provider

@@ -24,15 +24,7 @@ func (qp *QP) PostSend(wr SendWR) error {
 	}
 	qp.mu.Lock()
 	err := qp.postSend(&wr)
-	staged := qp.staged
-	qp.staged = false
-	qp.mu.Unlock()
-	if staged {
-		qp.sendCQ.wake()
-	}
-	if err == ErrDeviceGone {
-		qp.dev.notice(err)
-	}
+	qp.posted(qp.sendCQ, err)
 	return err
 }
 
@@ -45,15 +37,7 @@ func (qp *QP) PostSendList(wrs []SendWR) (n int, err error) {
 	}
 	qp.mu.Lock()
 	n, err = qp.postSends(wrs)
-	staged := qp.staged
-	qp.staged = false
-	qp.mu.Unlock()
-	if staged {
-		qp.sendCQ.wake()
-	}
-	if err == ErrDeviceGone {
-		qp.dev.notice(err)
-	}
+	qp.posted(qp.sendCQ, err)
 	return n, err
 }
 
@@ -72,16 +56,22 @@ func (qp *QP) PostRecvList(wrs []RecvWR) (n int, err error) {
 	}
 	qp.mu.Lock()
 	n, err = qp.postRecvs(wrs)
+	qp.posted(qp.recvCQ, err)
+	return n, err
+}
+
+// posted ends a post: it gives qp.mu back and does what must not be done under it. err
+// is that of the post.
+func (qp *QP) posted(cq *CQ, err error) {
 	staged := qp.staged
 	qp.staged = false
 	qp.mu.Unlock()
 	if staged {
-		qp.recvCQ.wake()
+		cq.wake()
 	}
 	if err == ErrDeviceGone {
 		qp.dev.notice(err)
 	}
-	return n, err
 }
 
 // sends reports whether requests may be given to the device. If not, err is nil in the

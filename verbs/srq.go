@@ -272,14 +272,7 @@ func (s *SRQ) control(op string, f func() error) error {
 	if s == nil {
 		return opError(op, nil, "", errNil)
 	}
-	if err := s.op(op); err != nil {
-		return err
-	}
-	defer s.leave()
-	s.mu.Lock()
-	err := f()
-	s.mu.Unlock()
-	return s.fail(op, err)
+	return s.locked(op, &s.mu, f)
 }
 
 // Query asks the device (ibv_query_srq).
