@@ -21,7 +21,8 @@ func (e wrong) Error() string        { return string(e) }
 func (e wrong) Is(target error) bool { return target == syscall.EINVAL }
 
 var (
-	// ErrNoReceives: Accept or Connect was called before a receive was posted. The peer's first message would meet an empty queue. Post first, or set
+	// ErrNoReceives: Accept or Connect was called before a receive was posted. The
+	// peer's first message would meet an empty queue. Post first, or set
 	// ConnParam.NoReceives if only one-sided operations will come.
 	ErrNoReceives error = wrong("cm: no receive posted before accept or connect: post receives, or set ConnParam.NoReceives if only one-sided operations will come")
 	// ErrNoQP: the id has no queue pair and ConnParam names none.
@@ -152,7 +153,7 @@ func hint(op string, ps ib.PortSpace, err error) string {
 	case errors.Is(err, verbs.ErrDeviceGone):
 		return "the device was removed: close the id"
 	case errors.Is(err, syscall.ENODEV) && op == opChannel:
-		return "no RDMA device; see verbena devices"
+		return "there is no RDMA device"
 	case errors.Is(err, syscall.ENODEV):
 		return "no RDMA device has, or reaches, this address"
 	case errors.Is(err, syscall.ENOENT) && op == opChannel:

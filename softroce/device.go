@@ -41,8 +41,8 @@ type manager interface {
 // device is the embedded device: what its openings and the connection manager share.
 //
 // Locks are taken in the order endpoint.rx, qp.mu, cq.mu, then the leaves (queues of
-// events, timers, tables). No lock is held while a manager is called or a goroutine
-// waits.
+// events, timers, tables). No lock but endpoint.rx is held while a manager is called,
+// and none but leader.mu, which says that somebody waits, while a goroutine waits.
 type device struct {
 	cfg    *Config
 	guid   ib.GUID
@@ -93,7 +93,7 @@ func newDevice(cfg *Config, seed [32]byte) *device {
 	d.qps.init(d.rand32())
 	d.port.init(d)
 	d.eps.init(d)
-	d.window.init(d)
+	d.window.init()
 	return d
 }
 
@@ -209,7 +209,7 @@ type qpFacts struct {
 	DestQPN       ib.QPN
 }
 
-// qp gives the facts of a queue pair by its number.
+// facts gives the facts of a queue pair by its number.
 func (d *device) facts(n ib.QPN) (qpFacts, bool) {
 	q := d.qps.find(n)
 	if q == nil {

@@ -91,7 +91,7 @@ func (n *notifier) wait(ctx context.Context) error {
 	}
 }
 
-// FD gives the descriptor, which stays the notifier's.
+// descriptor gives the descriptor, which stays the notifier's.
 func (n *notifier) descriptor() (int, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

@@ -38,7 +38,7 @@ type peerBuffer struct {
 	users  int          // queue pairs towards it; under windows.mu
 }
 
-func (w *windows) init(*device) { w.peers = make(map[netip.Addr]*peerBuffer) }
+func (w *windows) init() { w.peers = make(map[netip.Addr]*peerBuffer) }
 
 // share is the part of one queue pair; counted says whether it is one of the active.
 func (p *peerBuffer) share(counted bool) int {

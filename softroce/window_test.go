@@ -12,7 +12,7 @@ import (
 func TestPeerBufferIsShared(t *testing.T) {
 	t.Parallel()
 	var w windows
-	w.init(nil)
+	w.init()
 	p := w.get(addrA)
 	if got := p.share(false); got != defaultPeerBuffer {
 		t.Errorf("unknown peer: %d", got)
@@ -55,7 +55,7 @@ func TestPeerBufferIsShared(t *testing.T) {
 func TestToldPeersAreBounded(t *testing.T) {
 	t.Parallel()
 	var w windows
-	w.init(nil)
+	w.init()
 	used := w.get(addrB)
 	for i := range 10 * maxIdlePeers {
 		w.setPeerBuffer(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 1<<20)
