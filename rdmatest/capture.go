@@ -29,12 +29,12 @@ type capture struct {
 	w    *wire.PcapWriter
 	c    io.Closer // nil: the caller's
 	left int
+	only bool // what devices send
 	err  error
 }
 
-// Capture writes what the devices send from now on, as it arrives, to w, as a pcap
-// file of Ethernet frames. What a rule altered, and what a test injected, is left
-// out. The file is complete when the fabric is closed; after 64 MiB it ends.
+// Capture writes what is sent from now on, as it arrives, to w, as a pcap file of
+// Ethernet frames. What a rule altered, and what a test injected, is left out. The file is complete when the fabric is closed; after 64 MiB it ends.
 func (f *Fabric) Capture(w io.Writer) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -64,12 +64,14 @@ func captureFromEnv(t testing.TB) *capture {
 		t.Errorf("fabric: %s: %v", PcapDirEnv, err)
 		return nil
 	}
-	return newCapture(f, f, captureEnvLimit)
+	c := newCapture(f, f, captureEnvLimit)
+	c.only = true
+	return c
 }
 
 // write adds a datagram.
 func (p *capture) write(d *datagram) {
-	if p == nil || p.err != nil || p.left < 0 {
+	if p == nil || p.err != nil || p.left < 0 || p.only && !d.device {
 		return
 	}
 	p.left -= len(d.b)

@@ -67,7 +67,8 @@ type datagram struct {
 	from, to netip.AddrPort
 	source   net.Addr // from as a net.Addr, if there is one
 	tos      uint8
-	altered  bool // by a rule, or not from a device: captures leave it out
+	device   bool // sent by a device
+	altered  bool // by a rule: captures leave it out
 	b        []byte
 }
 
@@ -78,14 +79,14 @@ var datagrams = sync.Pool{New: func() any { return &datagram{b: make([]byte, 0, 
 
 func newDatagram(from, to netip.AddrPort, b []byte, tos uint8) *datagram {
 	d := datagrams.Get().(*datagram)
-	d.from, d.to, d.source, d.tos, d.altered = from, to, nil, tos, false
+	d.from, d.to, d.source, d.tos, d.device, d.altered = from, to, nil, tos, false, false
 	d.b = append(d.b[:0], b...)
 	return d
 }
 
 func (d *datagram) clone() *datagram {
 	c := newDatagram(d.from, d.to, d.b, d.tos)
-	c.altered, c.source = d.altered, d.source
+	c.source, c.device, c.altered = d.source, d.device, d.altered
 	return c
 }
 

@@ -127,7 +127,7 @@ func (f *Fabric) MultiHost(addrs ...netip.Addr) verbs.Provider {
 	p, err := softroce.New(&softroce.Config{
 		Addrs:        slices.Clone(addrs),
 		MTU:          f.mtu,
-		ListenPacket: f.ListenPacket,
+		ListenPacket: func(a netip.AddrPort) (net.PacketConn, error) { return f.listen(a, true) },
 		Seed:         f.rand.Uint64() | 1,
 	})
 	if err != nil {
@@ -140,7 +140,9 @@ func (f *Fabric) MultiHost(addrs ...netip.Addr) verbs.Provider {
 // ListenPacket gives a socket of the fabric. It is what the hosts use, and may be
 // used by a test that plays a peer itself, packet by packet. Port 0 is not chosen
 // for the caller: it is refused.
-func (f *Fabric) ListenPacket(a netip.AddrPort) (net.PacketConn, error) {
+func (f *Fabric) ListenPacket(a netip.AddrPort) (net.PacketConn, error) { return f.listen(a, false) }
+
+func (f *Fabric) listen(a netip.AddrPort, device bool) (net.PacketConn, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
@@ -151,7 +153,7 @@ func (f *Fabric) ListenPacket(a netip.AddrPort) (net.PacketConn, error) {
 	case f.conns[a] != nil:
 		return nil, opError("listen", a, errInUse)
 	}
-	c := newPacketConn(f, a)
+	c := newPacketConn(f, a, device)
 	f.conns[a] = c
 	return c, nil
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/verbena-rdma/verbena/internal/netio"
 	"github.com/verbena-rdma/verbena/internal/wire"
 	"github.com/verbena-rdma/verbena/rdmatest"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 func inBubble(t *testing.T, f func(t *testing.T)) {
@@ -386,6 +387,7 @@ func TestCapture(t *testing.T) {
 	}
 }
 
+// VERBENA_PCAP_DIR has what devices send, a file for each fabric.
 func TestCaptureDir(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv(rdmatest.PcapDirEnv, dir)
@@ -393,11 +395,20 @@ func TestCaptureDir(t *testing.T) {
 		_, a, _ := sockets(t)
 		say(t, a, addrB, 0, 1)
 	})
+	t.Run("devices", func(t *testing.T) { rdmatest.QPPair(t, verbs.QPConfig{}) })
 	files, err := os.ReadDir(dir)
-	if err != nil || len(files) != 1 || !strings.HasSuffix(files[0].Name(), ".pcap") {
+	if err != nil || len(files) != 2 {
 		t.Fatal(files, err)
 	}
-	if i, err := files[0].Info(); err != nil || i.Size() < 24+16+14+28 {
-		t.Error(i, err)
+	const header, connect = 24, 3 * (16 + 14 + 20 + 8 + 280) // REQ, REP, RTU
+	for _, f := range files {
+		i, err := f.Info()
+		if err != nil || !strings.HasPrefix(f.Name(), "TestCaptureDir_") || !strings.HasSuffix(f.Name(), ".pcap") {
+			t.Fatal(f.Name(), err)
+		}
+		devices := strings.Contains(f.Name(), "devices")
+		if devices && i.Size() < header+connect || !devices && i.Size() != header {
+			t.Errorf("%s has %d bytes", f.Name(), i.Size())
+		}
 	}
 }

@@ -33,27 +33,29 @@ func opError(op string, a netip.AddrPort, err error) error {
 // packetConn is a socket of a fabric. Reading blocks on channels only, which a
 // testing/synctest bubble understands.
 type packetConn struct {
-	f     *Fabric
-	local netip.AddrPort
-	addr  *net.UDPAddr
-	mtu   int
-	in    chan *datagram
-	done  chan struct{}
-	once  sync.Once
-	read  deadline
+	f      *Fabric
+	local  netip.AddrPort
+	addr   *net.UDPAddr
+	device bool // of a host, not of a test
+	mtu    int
+	in     chan *datagram
+	done   chan struct{}
+	once   sync.Once
+	read   deadline
 }
 
 var _ net.PacketConn = (*packetConn)(nil)
 
-func newPacketConn(f *Fabric, a netip.AddrPort) *packetConn {
+func newPacketConn(f *Fabric, a netip.AddrPort, device bool) *packetConn {
 	return &packetConn{
-		f:     f,
-		local: a,
-		addr:  net.UDPAddrFromAddrPort(a),
-		mtu:   f.mtu,
-		in:    make(chan *datagram, queueLen),
-		done:  make(chan struct{}),
-		read:  deadline{passed: make(chan struct{})},
+		device: device,
+		f:      f,
+		local:  a,
+		addr:   net.UDPAddrFromAddrPort(a),
+		mtu:    f.mtu,
+		in:     make(chan *datagram, queueLen),
+		done:   make(chan struct{}),
+		read:   deadline{passed: make(chan struct{})},
 	}
 }
 
@@ -160,7 +162,7 @@ func (c *packetConn) write(b []byte, tos uint8, to netip.AddrPort) (int, error) 
 		return 0, opError("write", to, errTooLong)
 	}
 	d := newDatagram(c.local, to, b, tos)
-	d.source = c.addr
+	d.source, d.device = c.addr, c.device
 	c.f.send(d)
 	return len(b), nil
 }
