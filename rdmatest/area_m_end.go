@@ -12,6 +12,8 @@ import (
 	"github.com/verbena-rdma/verbena/ib"
 )
 
+// Area M, fourth part: who ends what, and when.
+
 func orderlyDisconnect(t *tb) {
 	c, s, _ := t.meet(nil, nil)
 	t.exchange(c, s)

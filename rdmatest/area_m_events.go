@@ -14,7 +14,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Area M, second part: connections and their ends.
+// Area M, second part: connections. Their ends are in area_m_end.go, the floor that
+// waits in area_m_floor.go.
 func areaCMEvents() []check {
 	return []check{
 		{"C-143_PeerDropsQueuePair", VirtualTime, peerDropsQueuePair},

@@ -12,6 +12,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
+// Area M, fifth part: the floor that waits.
+
 // waiting is a connection of the floor that waits.
 type waiting struct {
 	conn *cm.Conn

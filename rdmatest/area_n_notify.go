@@ -74,7 +74,7 @@ func (t *tb) silent(ch *verbs.CompChannel, what string) {
 func strictArming(t *tb) {
 	a, b, ch := t.watched()
 	a.send(verbs.Write(1, b.mr.Remote(0, 8), a.sge(0, 8), ib.Signaled))
-	t.settleReal()
+	t.grace()
 	if !t.arm(a.scq, ib.NotifyAny) {
 		t.Error("a queue with a completion is not ready when it is armed")
 	}
@@ -94,9 +94,6 @@ func strictArming(t *tb) {
 	a.sent(4, ib.StatusSuccess)
 	t.silent(ch, "a second one for one arm")
 }
-
-// settleReal gives the device time to complete what was posted.
-func (t *tb) settleReal() { t.grace() }
 
 func solicited(t *tb) {
 	// Receives of a are what is watched.
@@ -266,7 +263,7 @@ func manyEvents(t *tb) {
 		cfg := a.qp.Config()
 		cfg.SendCQ, cfg.RecvCQ, cfg.MaxSendWR, cfg.MaxRecvWR = s.scq, s.scq, 2, 2
 		s.qp = s.newQP(cfg)
-		c := t.sibling2(b)
+		c := t.siblingApart(b)
 		t.join(&s, c)
 		t.arm(s.scq, ib.NotifyAny)
 		want[s.scq] = true
@@ -294,8 +291,8 @@ func manyEvents(t *tb) {
 	}
 }
 
-// sibling2 makes a queue pair with a queue of its own.
-func (t *tb) sibling2(e *end) *end {
+// siblingApart is sibling with a completion queue of its own.
+func (t *tb) siblingApart(e *end) *end {
 	t.Helper()
 	s := *e
 	s.scq = t.cq(e.dev, 8, nil)

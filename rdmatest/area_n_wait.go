@@ -13,6 +13,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
+// Area N, second part: goroutines that wait.
+
 func compChannelWaits(t *tb) {
 	a, b, ch := t.watched()
 	waitRules(t, "completion channel",
