@@ -170,6 +170,7 @@ func TestForgedRequests(t *testing.T) {
 func TestNAKFlood(t *testing.T) {
 	t.Parallel()
 	x := newScript(t, nil)
+	x.quiet = true
 	x.a.post(req{id: 1, op: ib.OpWrite, sgl: []driver.SGE{x.a.sge(0, 256*10)}})
 	for _, f := range x.a.flights[:2] {
 		x.b.q.Receive(x.now, f.packet())
@@ -197,6 +198,7 @@ func TestNAKFlood(t *testing.T) {
 func TestReadFlood(t *testing.T) {
 	t.Parallel()
 	x := newScript(t, &setup{bufSize: 1 << 20, mtu: ib.MTU4096})
+	x.quiet = true
 	p := wire.Packet{Opcode: wire.RCReadRequest, PSN: x.a.psn, RETH: wire.RETH{Addr: 0x10000, RKey: x.b.mr.RKey(), Len: 200 << 10}}
 	for range 10000 {
 		x.b.q.Receive(x.now, &p)

@@ -186,6 +186,7 @@ func TestReadPauses(t *testing.T) {
 	t.Parallel()
 	const n = 1 << 20
 	x := newScript(t, &setup{bufSize: n, mtu: ib.MTU4096})
+	x.quiet = true
 	x.b.forge(wire.Packet{Opcode: wire.RCReadRequest, PSN: x.a.psn, AckReq: true, RETH: wire.RETH{Addr: 0x10000, Len: n, RKey: x.b.mr.RKey()}})
 	got := 0
 	for pauses := 0; ; pauses++ {

@@ -369,3 +369,27 @@ func TestDepthsInUse(t *testing.T) {
 		}
 	}
 }
+
+// A READ that is half answered when the queue pair is closed stays so: nothing after it
+// is acknowledged.
+func TestCloseInResponse(t *testing.T) {
+	t.Parallel()
+	x := newScript(t, nil)
+	x.b.out.Max = MaxPacket
+	x.b.recv(1, 0, 8)
+	x.a.post(req{id: 1, op: ib.OpRead, sgl: []driver.SGE{x.a.sge(0, 10000)}}, req{id: 2, op: ib.OpSend, data: "x"})
+	for _, f := range x.a.flights {
+		x.b.q.Receive(x.now, f.packet())
+	}
+	x.a.flights = nil
+	x.b.out.Buf, x.b.out.Ends = x.b.out.Buf[:0], x.b.out.Ends[:0]
+	if !x.b.q.Transmit(x.now, &x.b.out) || len(x.b.out.Ends) == 0 {
+		t.Fatal("all of the response fits, or nothing")
+	}
+	x.b.state(ib.StateError)
+	x.b.wantSilence()
+	x.b.wantRecv(1, ib.StatusSuccess, 1)
+	x.settle()
+	x.a.wantDone(1, ib.StatusRetryExc)
+	x.a.wantBroken(2)
+}
