@@ -13,7 +13,8 @@ import (
 
 // NewID makes an id without a channel (rdma_create_id with a NULL channel): its calls
 // wait for their answer and give its error. A rejection is syscall.ECONNREFUSED for
-// errors.Is, whatever its reason. SetTimeout bounds the waits, and Close ends them.
+// errors.Is, whatever its reason. SetTimeout bounds the waits, and Close ends them. The
+// zero port space is ib.PortSpaceTCP.
 //
 // The events of such ids are taken by the library, by one goroutine for each provider,
 // so a queue pair fails when the peer disconnects even if no call is in progress; an id

@@ -37,7 +37,7 @@ import (
 // Provider is a source of devices. Its dynamic type must be comparable (a pointer):
 // verbs shares devices by it.
 type Provider interface {
-	// Name is "kernel", "soft", "fabric".
+	// Name is a word for logs: "kernel", "soft".
 	Name() string
 	// Devices lists the devices that can be opened. None is no error.
 	Devices() ([]DeviceInfo, error)
