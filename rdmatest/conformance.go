@@ -221,7 +221,7 @@ func allChecks() []check {
 	return slices.Concat(
 		areaDevice(), areaPD(), areaMR(), areaCQ(), areaQP(), areaQPStates(),
 		areaRC(), areaRCData(), areaRCLoss(), areaRCErrors(), areaRCRetry(), areaRCWire(),
-		areaAsync(), areaCM(), areaCMEvents(), areaCMWire(), areaNotify(), areaHostile(), areaHostileCM())
+		areaAsync(), areaCM(), areaCMEvents(), areaCMWire(), areaNotify(), areaScale(), areaHostile(), areaHostileCM())
 }
 
 // profile is the list of known divergences; each may be taken once.
@@ -259,7 +259,8 @@ func (p *profile) rest() []string {
 
 // runCheck runs a test on a bed. A test that is expected to fail runs with its
 // failures caught, and so does one that may fail.
-func runCheck(t *testing.T, c check, b Bed, reason string, expected, may bool) {
+func runCheck(t testing.TB, c check, b Bed, reason string, expected, may bool) {
+	t.Helper()
 	if !expected && !may {
 		c.f(newTB(t, b))
 		return
