@@ -215,6 +215,7 @@ func (m *MR) LKey() ib.LKey {
 	return m.lkey
 }
 
+// RKey: see LKey.
 func (m *MR) RKey() ib.RKey {
 	if m == nil {
 		return 0
