@@ -550,3 +550,35 @@ func TestReportWithdrawn(t *testing.T) {
 		}
 	}
 }
+
+// When the second try is lost too, what a probe brings to light is acted on at once.
+func TestProbeRevives(t *testing.T) {
+	t.Parallel()
+	x := newScript(t, &setup{timeout: time.Second})
+	x.b.recv(1, 100, 8)
+	x.a.post(req{id: 1, op: ib.OpRead, sgl: []driver.SGE{x.a.sge(0, 8)}}, req{id: 2, op: ib.OpSend, data: "x"})
+	for try := range 2 {
+		x.a.wantPacket(wire.RCReadRequest, 0, "ack")
+		if try == 0 {
+			x.deliver()
+			x.b.wantResponse(wire.RCReadRespOnly, 0, wire.AckNoLimit)
+		}
+		x.drop()
+		x.a.wantPacket(wire.RCSendOnly, 1, "ack")
+		x.deliver()
+		x.b.wantAck(1, wire.AckNoLimit)
+		x.deliver() // an implied NAK, the second of which is not believed
+	}
+	x.a.wantSilence()
+	x.a.advance()
+	x.a.wantPacket(wire.RCSendOnly, 1, "ack")
+	x.deliver()
+	x.b.wantAck(1, wire.AckNoLimit)
+	x.deliver()
+	x.a.wantPacket(wire.RCReadRequest, 0, "ack")
+	x.deliver()
+	x.run()
+	x.b.wantRecv(1, ib.StatusSuccess, 1)
+	x.a.wantDone(1, ib.StatusSuccess)
+	x.a.wantDone(2, ib.StatusSuccess)
+}
