@@ -19,7 +19,6 @@ const (
 	minLinkMTU     = 576   // what IPv4 hosts must take
 	maxLinkMTU     = 65536 // loopback
 	defaultLinkMTU = 4200  // of a ListenPacket: room for the largest path MTU
-	headerRoom     = 96    // of a link's MTU for headers, as in the kernel's iboe_get_mtu
 )
 
 // gid is an entry of the GID table. Its index stays while the address exists.
@@ -64,13 +63,7 @@ func (p *port) linkMTU(n int) int {
 
 // pathMTU gives the largest path MTU that fits a link; small links give 256 though it
 // does not fit, as there is no smaller one.
-func pathMTU(link int) ib.MTU {
-	m := ib.MTU4096
-	for m > ib.MTU256 && m.Bytes() > link-headerRoom {
-		m--
-	}
-	return m
-}
+func pathMTU(link int) ib.MTU { return max(ib.MTUFromLink(link), ib.MTU256) }
 
 // refresh reads the interfaces and brings the table up to date.
 func (p *port) refresh() error {
