@@ -45,6 +45,11 @@ type Provider struct {
 	cfg  Config
 	seed [32]byte
 
+	// life is held while a device comes or goes, until that is complete: what follows
+	// finds the sockets closed, and the connection manager without a device. It is taken
+	// before mu.
+	life sync.Mutex
+
 	mu     sync.Mutex
 	dev    *device   // nil: removed
 	gone   []*device // removed, to be closed with the provider
@@ -160,6 +165,8 @@ func (p *Provider) Stats() Stats {
 // ib.CMDeviceRemoval, requests are flushed, who waits is woken, and calls fail with
 // driver.ErrDeviceGone from then on.
 func (p *Provider) RemoveDevice() {
+	p.life.Lock()
+	defer p.life.Unlock()
 	p.mu.Lock()
 	d := p.dev
 	p.dev = nil
@@ -174,6 +181,8 @@ func (p *Provider) RemoveDevice() {
 
 // RestoreDevice is for tests: it plugs a new device in after RemoveDevice.
 func (p *Provider) RestoreDevice() {
+	p.life.Lock()
+	defer p.life.Unlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.closed && p.dev == nil {
@@ -212,6 +221,8 @@ func (p *Provider) SetLink(up bool) error {
 // Close ends the device: sockets are closed and their goroutines have ended when it
 // returns. Objects that are still open fail with net.ErrClosed.
 func (p *Provider) Close() error {
+	p.life.Lock()
+	defer p.life.Unlock()
 	p.mu.Lock()
 	all := p.gone
 	if p.dev != nil {

@@ -1,0 +1,60 @@
+package softroce
+
+import (
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// lateConn is a socket whose Close takes its time.
+type lateConn struct {
+	net.PacketConn
+	closing chan struct{} // closed when Close begins
+	free    chan struct{} // closed when it may end
+	ended   atomic.Bool
+}
+
+func (c *lateConn) Close() error {
+	close(c.closing)
+	<-c.free
+	c.ended.Store(true)
+	return c.PacketConn.Close()
+}
+
+// While a device is being removed, who closes the provider or plugs a new device in
+// waits until that is complete: the sockets are free, as Close promises.
+func TestRemovalIsComplete(t *testing.T) {
+	t.Parallel()
+	for what, f := range map[string]func(*Provider) error{
+		"Close":         (*Provider).Close,
+		"RestoreDevice": func(p *Provider) error { p.RestoreDevice(); return nil },
+		"RemoveDevice":  func(p *Provider) error { p.RemoveDevice(); return nil },
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			n := newNetwork()
+			c := &lateConn{closing: make(chan struct{}), free: make(chan struct{})}
+			p := newProvider(t, &Config{Addrs: []netip.Addr{addrA}, ListenPacket: func(a netip.AddrPort) (_ net.PacketConn, err error) {
+				c.PacketConn, err = n.listen(a)
+				return c, err
+			}})
+			if _, err := p.dev.endpoint(addrA); err != nil {
+				t.Fatal(err)
+			}
+			var wg sync.WaitGroup
+			wg.Go(p.RemoveDevice)
+			<-c.closing
+			time.AfterFunc(10*time.Millisecond, func() { close(c.free) })
+			if err := f(p); err != nil {
+				t.Error(err)
+			}
+			if !c.ended.Load() {
+				t.Error("a socket of the device that was removed is still open")
+			}
+			wg.Wait()
+		})
+	}
+}
