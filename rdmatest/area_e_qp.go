@@ -119,7 +119,7 @@ func initialState(t *tb) {
 	}
 }
 
-// toInit gives a queue pair in INIT beside a valid attribute set for RTR.
+// readyForRTR gives a queue pair in INIT, and attributes that take it to RTR.
 func (t *tb) readyForRTR() (*verbs.QP, verbs.QPAttr) {
 	t.Helper()
 	qp := t.looseQP(verbs.QPConfig{})

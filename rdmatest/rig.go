@@ -174,7 +174,7 @@ func (t *tb) region(pd *verbs.PD, n int, a ib.Access) *verbs.MR {
 	return mr
 }
 
-// closed closes something; a second close and a late one must be harmless.
+// closed closes something, which must not fail, be it for the second time.
 func (t *tb) closed(c interface{ Close() error }, what string) {
 	t.Helper()
 	if err := c.Close(); err != nil {

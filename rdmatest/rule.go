@@ -217,18 +217,12 @@ func (f *Fabric) Delay(from, to netip.Addr, d, jitter time.Duration) *Filter {
 
 // Reorder lets datagrams, with probability p, be overtaken by 1 to 64 that follow.
 func (f *Fabric) Reorder(from, to netip.Addr, p float64) []*Filter {
-	// Rules have fixed depths; a few of them with a share each make the mixture.
-	depths := []int{1, 2, 5, 17, 64}
+	depths := []int{1, 2, 5, 17, 64} // each has its share
 	var ws []*Filter
 	for _, n := range depths {
-		w := f.Loss(from, to, 0)
-		f.mu.Lock()
-		w.r.Behind, w.r.Chance = n, p/float64(len(depths))
-		if p <= 0 {
-			w.r.Behind = 0
+		if p > 0 {
+			ws = append(ws, f.Rule(Rule{From: from, To: to, Chance: p / float64(len(depths)), Behind: n}))
 		}
-		f.mu.Unlock()
-		ws = append(ws, w)
 	}
 	return ws
 }
