@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"encoding/binary"
 	"time"
 
 	"github.com/verbena-rdma/verbena/ib"
@@ -182,7 +183,7 @@ func (q *QP) receiveData(now time.Duration, p *wire.Packet, s seq) {
 	data := p.Payload
 	if atomic {
 		var b [8]byte
-		putHost(&b, p.AtomicAck)
+		binary.NativeEndian.PutUint64(b[:], p.AtomicAck) // a number of this side
 		data = b[:]
 	} else if !q.fitsRead(p.Opcode, w, s, uint32(len(data))) {
 		q.failSend(ib.StatusBadResp, uint32(p.Opcode))

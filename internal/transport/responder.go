@@ -163,11 +163,13 @@ func (q *QP) notReady() {
 }
 
 // refuse ends the queue pair because of the packet that is expected: the peer gets a
-// NAK, the receive in use, if there is one, or if take is set the next, gets st.
+// NAK with its number, and the receive in use, if there is one, gets st. An event tells
+// what no completion tells.
 func (q *QP) refuse(syn wire.Syndrome, st ib.Status, event bool) {
 	q.refuseAt(q.resp.expected, syn, st, event)
 }
 
+// refuseAt is refuse for packet s.
 func (q *QP) refuseAt(s seq, syn wire.Syndrome, st ib.Status, event bool) {
 	r := &q.resp
 	q.owe(syn, s)
