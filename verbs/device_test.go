@@ -438,6 +438,13 @@ func TestOpError(t *testing.T) {
 	if got := verbs.EventError(ib.EventQPFatal).Error(); !strings.Contains(got, "QP_FATAL") {
 		t.Error(got)
 	}
+	ce := &verbs.CompletionError{ID: 7, Opcode: ib.WCSend, QPN: 0x12, Status: ib.StatusRetryExc, VendorErr: 3}
+	if got := ce.Error(); !strings.Contains(got, "request 7") || !strings.Contains(got, "RETRY_EXC_ERR") || !strings.Contains(got, "vendor error 0x3") {
+		t.Error(got)
+	}
+	if got := (&verbs.CompletionError{}).Error(); !strings.Contains(got, "SUCCESS") { // nothing failed, and nothing panics
+		t.Error(got)
+	}
 	te := &verbs.TransitionError{Type: ib.RC, From: ib.StateReset, To: ib.StateRTS}
 	if got := te.Error(); !strings.Contains(got, "RESET → RTS is not a transition") {
 		t.Error(got)

@@ -140,7 +140,7 @@ func (e *CompletionError) Error() string {
 	if e.Remote != "" {
 		s += " to " + e.Remote
 	}
-	s += ": " + e.Status.Err().Error()
+	s += ": " + ib.StatusError(e.Status).Error()
 	if e.VendorErr != 0 {
 		s += fmt.Sprintf(" (vendor error %#x)", e.VendorErr)
 	}
