@@ -97,8 +97,8 @@ func (c *deviceContext) keep(e ender) {
 	c.mu.Lock()
 	c.ends[e] = struct{}{}
 	c.mu.Unlock()
-	if err := c.d.err(); err != nil {
-		e.terminate(err) // it came while the device went
+	if err := c.err(); err != nil {
+		e.terminate(err) // it came while the device went, or the opening was closed
 	}
 }
 

@@ -149,7 +149,7 @@ func (c *cq) err() error {
 	case cqOverrun:
 		return errOverrun
 	case cqGone:
-		return c.d.err()
+		return c.ctx.err()
 	}
 	return net.ErrClosed
 }

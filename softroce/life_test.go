@@ -1,12 +1,15 @@
 package softroce
 
 import (
+	"errors"
 	"net"
 	"net/netip"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/verbena-rdma/verbena/verbs/driver"
 )
 
 // lateConn is a socket whose Close takes its time.
@@ -56,5 +59,27 @@ func TestRemovalIsComplete(t *testing.T) {
 			}
 			wg.Wait()
 		})
+	}
+}
+
+// An object that is made while its opening is being closed ends with it: nobody waits
+// for ever.
+func TestObjectOfClosedOpening(t *testing.T) {
+	t.Parallel()
+	ctx := open(t, newProvider(t, nil))
+	ch := &compChannel{ctx: ctx}
+	ch.notifier.init()
+	q := newCQ(ctx, driver.CQConfig{Entries: 1, Channel: ch}, ch)
+	ctx.Close() // after CreateCompChannel and CreateCQ have looked
+	ctx.keep(ch)
+	ctx.keep(q)
+	if err := ch.Wait(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, ok, err := ch.Next(); ok || !errors.Is(err, net.ErrClosed) {
+		t.Errorf("event: %v, %v", ok, err)
+	}
+	if _, err := q.Poll(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("poll: %v", err)
 	}
 }
