@@ -143,6 +143,7 @@ const (
 // hint says what usually lies behind an error of a step.
 func hint(op string, ps ib.PortSpace, err error) string {
 	var rej *RejectError
+	var held interface{ HeldBy() string }
 	switch {
 	case errors.As(err, &rej):
 		if rej.Reason == ib.RejectStaleConn {
@@ -162,6 +163,8 @@ func hint(op string, ps ib.PortSpace, err error) string {
 		return "ports below 1024 need a privilege"
 	case errors.Is(err, syscall.EACCES):
 		return "not allowed to use the connection manager, or the credentials changed after the channel was opened"
+	case errors.As(err, &held):
+		return "one process at a time has an address: use another, or end that process"
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Sprintf("the ports of RDMA port space %v are not those of TCP or UDP", ps)
 	case errors.Is(err, syscall.EADDRNOTAVAIL) && (op == opBind || op == opListen):

@@ -132,6 +132,9 @@ func (d *device) listen(local netip.Addr, mtu int) (*endpoint, error) {
 	} else {
 		var err error
 		if conn, err = netio.Listen(at); err != nil {
+			if taken := (*netio.InUseError)(nil); errors.As(err, &taken) {
+				return nil, taken // says all
+			}
 			return nil, fmt.Errorf("softroce: open %v: %w", at, err)
 		}
 	}

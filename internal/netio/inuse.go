@@ -18,6 +18,9 @@ func (e *InUseError) Error() string {
 
 func (e *InUseError) Unwrap() error { return e.Err }
 
+// HeldBy gives the holder, for who does not know this type.
+func (e *InUseError) HeldBy() string { return e.Holder }
+
 const (
 	otherProcess = "another process"
 	kernelRXE    = "kernel Soft-RoCE (rdma_rxe)"
