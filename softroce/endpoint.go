@@ -178,8 +178,8 @@ func (d *device) holds(local netip.Addr) bool {
 	return d.eps.m[local] != nil
 }
 
-// loopback gives a loopback address of this process: one that it holds, else a private
-// one, which it takes.
+// loopback gives a loopback address of this process: one that it holds, else one of the
+// configuration, else a private one, which it takes.
 func (d *device) loopback() (netip.Addr, error) {
 	d.eps.mu.Lock()
 	for a := range d.eps.m {
@@ -189,6 +189,9 @@ func (d *device) loopback() (netip.Addr, error) {
 		}
 	}
 	d.eps.mu.Unlock()
+	if len(d.cfg.Addrs) > 0 {
+		return d.configuredLoopback()
+	}
 	var first error
 	for n := range loopbackTries {
 		a := netio.PrivateLoopback(n)
@@ -213,6 +216,20 @@ func (d *device) loopback() (netip.Addr, error) {
 }
 
 const loopbackTries = 16
+
+// configuredLoopback is loopback where the configuration names the addresses: it takes
+// one of those.
+func (d *device) configuredLoopback() (netip.Addr, error) {
+	err := fmt.Errorf("softroce: none of the configured addresses is one of the loopback: %w", syscall.EADDRNOTAVAIL)
+	for _, a := range d.port.configured() {
+		if a.IsLoopback() && a.Is4() {
+			if _, err = d.endpoint(a); err == nil {
+				return a, nil
+			}
+		}
+	}
+	return netip.Addr{}, err
+}
 
 // setLink takes all sockets off the network, or back on; those whose address the device
 // has lost stay off.

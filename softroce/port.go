@@ -189,6 +189,13 @@ func (p *port) wanted() ([]gid, error) {
 	return want, nil
 }
 
+// configured gives the addresses of the configuration, or of SetAddrs.
+func (p *port) configured() []netip.Addr {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.fixed)
+}
+
 // claim adds a loopback address that this process has just taken. It raises no event:
 // the process did it itself.
 func (p *port) claim(a netip.Addr) {
