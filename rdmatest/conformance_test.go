@@ -31,7 +31,7 @@ func TestConformanceIPv6(t *testing.T) {
 	rdmatest.Conformance(t, nil, &rdmatest.ConformanceOptions{Each: rdmatest.OnFabricIPv6, Has: everything})
 }
 
-// The embedded device over real sockets: one device on loopback addresses.
+// The embedded device over real sockets: two devices on loopback addresses.
 func TestConformanceUDP(t *testing.T) {
 	a, b := netio.PrivateLoopback(40), netio.PrivateLoopback(41)
 	newProvider := func(a netip.Addr) *softroce.Provider {
