@@ -32,7 +32,7 @@ type Parker struct {
 	fires  time.Time // when timer does; zero: it does not run
 	p      *poller
 	gate   *gate // a new one after each interruption
-	again  bool // the descriptor was looked at in this sleep; of who is parked
+	again  bool  // the descriptor was looked at in this sleep; of who is parked
 }
 
 // Wake says what ended a sleep.
