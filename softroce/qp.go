@@ -79,9 +79,6 @@ func (p *pd) CreateQP(cfg driver.QPConfig) (driver.QP, error) {
 	if cfg.SRQ != nil {
 		return nil, fmt.Errorf("softroce: shared receive queue: %w", errors.ErrUnsupported)
 	}
-	if cfg.CreateOpts != 0 {
-		return nil, fmt.Errorf("softroce: queue pair create options %#x: %w", cfg.CreateOpts, errors.ErrUnsupported)
-	}
 	if err := checkCaps(cfg.Cap); err != nil {
 		return nil, err
 	}

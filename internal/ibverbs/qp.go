@@ -43,9 +43,6 @@ func (p *pd) CreateQP(cfg driver.QPConfig) (driver.QP, error) {
 	default:
 		return nil, fmt.Errorf("queue pair of type %d: %w", uint8(cfg.Type), syscall.EINVAL)
 	}
-	if cfg.CreateOpts != 0 {
-		return nil, fmt.Errorf("queue pair create options %#x: %w", cfg.CreateOpts, errors.ErrUnsupported)
-	}
 	send, ok1 := cfg.SendCQ.(*cq)
 	recv, ok2 := cfg.RecvCQ.(*cq)
 	if !ok1 || !ok2 || send.d != p.d || recv.d != p.d {

@@ -142,14 +142,13 @@ type RecvSlot struct {
 
 // QPConfig describes a queue pair.
 type QPConfig struct {
-	Handle     uint64
-	Type       ib.QPType
-	SendCQ     CQ
-	RecvCQ     CQ
-	SRQ        SRQ // nil: own receive queue
-	Cap        Caps
-	SignalAll  bool
-	CreateOpts uint32
+	Handle    uint64
+	Type      ib.QPType
+	SendCQ    CQ
+	RecvCQ    CQ
+	SRQ       SRQ // nil: own receive queue
+	Cap       Caps
+	SignalAll bool
 }
 
 // Caps are the sizes of a queue pair (struct ibv_qp_cap).
