@@ -239,6 +239,7 @@ func (r *rig) move2(qp *verbs.QP, from, to ib.QPState) {
 func TestP26_NeverFlushes(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, nil)
+		r.dev.SetRecheck(time.Minute) // or it looks at the same instant
 		qp, sqp, cq, _ := r.ready(verbs.QPConfig{})
 		sqp.NeverFlush()
 		r.recv(qp, 1)
