@@ -75,7 +75,8 @@ func (qp *QP) posted(cq *CQ, err error) {
 }
 
 // sends reports whether requests may be given to the device. If not, err is nil in the
-// error states: then they are taken and flushed. qp.mu is held.
+// error states: then they are taken and flushed, except after the device is gone, where a
+// post fails whoever noticed it first. qp.mu is held.
 func (qp *QP) sends() (ok bool, err error) {
 	if qp.closing || qp.sendCQ.closed() || qp.recvCQ.closed() {
 		return false, ErrClosed
@@ -84,6 +85,9 @@ func (qp *QP) sends() (ok bool, err error) {
 	case ib.StateRTS, ib.StateSQD:
 		return true, nil
 	case ib.StateError, ib.StateSQE:
+		if qp.dev.isGone() {
+			return false, ErrDeviceGone
+		}
 		return false, nil
 	}
 	return false, ErrState
@@ -377,6 +381,9 @@ func (qp *QP) postRecvs(wrs []RecvWR) (n int, err error) {
 		case ib.StateReset:
 			return n, ErrState
 		case ib.StateError:
+			if qp.dev.isGone() {
+				return n, ErrDeviceGone
+			}
 			return qp.flushRecvs(wrs, n)
 		}
 		s := &qp.rq
