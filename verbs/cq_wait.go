@@ -61,8 +61,8 @@ func (cq *CQ) completions(ctx context.Context, yield func(WC, error) bool) {
 
 // wait is Wait for a queue that was found empty.
 func (cq *CQ) wait(ctx context.Context, dst []WC) (int, error) {
-	if d := time.Duration(cq.spin.Load()); d > 0 {
-		if n, err := cq.spinFor(ctx, d, dst); n > 0 || err != nil {
+	if cq.spin.on.Load() {
+		if n, err := cq.spinFor(ctx, cq.spin.budget(), dst); n > 0 || err != nil {
 			return n, err
 		}
 	}

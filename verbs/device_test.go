@@ -312,7 +312,7 @@ func TestC048_QueueSizes(t *testing.T) {
 	} {
 		r.is(f(), syscall.EINVAL, "nil, "+name)
 	}
-	none.SetSpin(1)
+	none.SetSpin(verbs.Adaptive)
 	if none.Cap() != 0 || none.Device() != nil || none.UserData() != nil || none.Stats() != (verbs.CQStats{}) {
 		t.Error("nil queue")
 	}

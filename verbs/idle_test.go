@@ -139,7 +139,7 @@ func TestC259_Spin(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	qp, sqp, cq, scq := r.ready(verbs.QPConfig{})
-	cq.SetSpin(time.Minute)
+	cq.SetSpin(verbs.SpinFor(time.Minute))
 	r.recv(qp, 1)
 	done := make(chan error)
 	go func() { _, err := cq.Next(bg); done <- err }()
@@ -165,9 +165,9 @@ func TestC259_SpinInBubble(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		r := newRig(t, nil)
 		qp, sqp, cq, _ := r.ready(verbs.QPConfig{})
-		cq.SetSpin(20 * time.Microsecond)
-		cq.SetSpin(-1)
-		cq.SetSpin(20 * time.Microsecond)
+		cq.SetSpin(verbs.SpinFor(20 * time.Microsecond))
+		cq.SetSpin(verbs.SpinFor(-1))
+		cq.SetSpin(verbs.SpinFor(20 * time.Microsecond))
 		r.recv(qp, 1)
 		go func() {
 			time.Sleep(time.Hour)

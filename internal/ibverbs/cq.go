@@ -32,9 +32,10 @@ type cq struct {
 }
 
 var (
-	_ driver.CQ        = (*cq)(nil)
-	_ driver.Moderator = (*cq)(nil)
-	_ driver.Resizer   = (*cq)(nil)
+	_ driver.CQ         = (*cq)(nil)
+	_ driver.Moderator  = (*cq)(nil)
+	_ driver.Resizer    = (*cq)(nil)
+	_ driver.SpinPoller = (*cq)(nil)
 )
 
 // The shim writes completions as Go reads them: a difference of layouts does not compile.

@@ -89,6 +89,14 @@ type Resizer interface {
 	Resize(entries int) error
 }
 
+// SpinPoller is an optional ability of a CQ whose Poll costs more to call than to do:
+// PollFor is Poll that looks again until there is something, or d is over. It holds the
+// thread and what Go runs on it meanwhile, so verbs asks for a few microseconds at a time
+// and only if other goroutines have a processor. A d of zero or less looks once.
+type SpinPoller interface {
+	PollFor(d time.Duration) ([]WC, error)
+}
+
 // WC is one completion (struct ibv_wc). Only ID, Status, QPN and VendorErr are valid if
 // Status is not success.
 type WC struct {
