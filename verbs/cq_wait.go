@@ -12,7 +12,8 @@ import (
 )
 
 // Wait is Poll that waits for at least one completion. It arms, looks again, and
-// parks, in the only order that loses no wake-up; it spins before, as SetSpin says. If
+// parks, in the only order that loses no wake-up; it spins before, as SetSpin says. It
+// gives nothing, and no error, after Wake only. If
 // ctx has ended Wait gives its error, even if there are completions: none is lost, and
 // no memory changes hands. It allocates only if it has to park with a cancellable ctx.
 //
@@ -32,8 +33,12 @@ func (cq *CQ) Wait(ctx context.Context, dst []WC) (int, error) {
 // Next is Wait for one.
 func (cq *CQ) Next(ctx context.Context) (WC, error) {
 	var dst [1]WC
-	_, err := cq.Wait(ctx, dst[:])
-	return dst[0], err
+	for {
+		n, err := cq.Wait(ctx, dst[:])
+		if n > 0 || err != nil {
+			return dst[0], err
+		}
+	}
 }
 
 // Completions waits for one completion after the other. The last pair carries the
@@ -46,14 +51,9 @@ func (cq *CQ) Completions(ctx context.Context) iter.Seq2[WC, error] {
 // completions takes one at a time: what the body closes is not given to it afterwards,
 // and what it leaves is where everybody finds it.
 func (cq *CQ) completions(ctx context.Context, yield func(WC, error) bool) {
-	var dst [1]WC
 	for {
-		_, err := cq.Wait(ctx, dst[:])
-		if err != nil {
-			yield(WC{}, err)
-			return
-		}
-		if !yield(dst[0], nil) {
+		wc, err := cq.Next(ctx)
+		if !yield(wc, err) || err != nil {
 			return
 		}
 	}
@@ -77,7 +77,7 @@ func (cq *CQ) wait(ctx context.Context, dst []WC) (int, error) {
 	defer cq.ch.delist(w)
 	limit := max(time.Duration(cq.dev.recheck.Load()), 0)
 	for {
-		if n, err := cq.armAndPoll(dst); n > 0 || err != nil {
+		if n, err := cq.armAndPoll(dst); n > 0 || err != nil || cq.nudged() {
 			return n, err
 		}
 		cq.stats.sleeps.Add(1)
@@ -106,7 +106,7 @@ func (cq *CQ) wait(ctx context.Context, dst []WC) (int, error) {
 		case why == wait.Expired:
 			limit = cq.recheckAfter(limit)
 		}
-		if n > 0 || err != nil {
+		if n > 0 || err != nil || cq.nudged() {
 			return n, err
 		}
 	}
@@ -207,7 +207,7 @@ func (cq *CQ) spinFor(ctx context.Context, d time.Duration, dst []WC) (int, erro
 			if err := ctx.Err(); err != nil {
 				return 0, err
 			}
-			if time.Duration(i)*50*time.Nanosecond > d || time.Now().After(end) {
+			if time.Duration(i)*50*time.Nanosecond > d || time.Now().After(end) || cq.nudge.Load() {
 				return 0, nil
 			}
 		}
