@@ -212,6 +212,7 @@ func (c *Context) CreateCQ(cfg driver.CQConfig) (driver.CQ, error) {
 		parents = []*object{&q.ch.object}
 	}
 	q.object.init(c.p, "cq", c, parents...)
+	q.tag = q.handle
 	c.p.mu.Lock()
 	defer c.p.mu.Unlock()
 	q.open()

@@ -12,6 +12,7 @@ import (
 type object struct {
 	p       *Provider
 	kind    string
+	tag     uint64 // the handle of a CQ
 	ctx     *Context
 	parents []*object
 	kids    int
@@ -39,6 +40,7 @@ func (o *object) begin(op string) error {
 	if o.p.cfg.Unchecked {
 		return nil
 	}
+	o.gate(op)
 	if !o.busy.CompareAndSwap(0, 1) {
 		o.p.violate("%s: %s while another call is in progress", o.kind, op)
 	}
@@ -69,12 +71,19 @@ func (o *object) look(op string) {
 	}
 }
 
+func (o *object) gate(op string) {
+	if gate := o.p.cfg.Gate; gate != nil {
+		gate(op, o.tag)
+	}
+}
+
 func (o *object) end() { o.busy.Store(0) }
 
 // close ends the object; the error is the one that is due. It is closed all the same,
 // as with the kernel's objects whose destruction fails.
 func (o *object) close() error {
 	op := "close " + o.kind
+	o.gate(op)
 	if !o.busy.CompareAndSwap(0, 1) {
 		o.p.violate("%s: close while another call is in progress", o.kind)
 	}

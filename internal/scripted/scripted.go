@@ -31,9 +31,12 @@ type Config struct {
 	Descriptors bool // notifiers have a descriptor and are no driver.Waiter
 	Kernel      bool // devices have a path, as the kernel's
 	Unchecked   bool // calls are neither watched nor counted and never fail, for benchmarks
-	Attr        driver.DeviceAttr
-	Port        driver.PortAttr
-	GIDs        []driver.GIDEntry
+	// Gate is called before each call of an object that is counted ("poll", "arm", "next
+	// event", "close cq"), with the handle of the CQ if it is one of a CQ. No lock is held.
+	Gate func(op string, handle uint64)
+	Attr driver.DeviceAttr
+	Port driver.PortAttr
+	GIDs []driver.GIDEntry
 }
 
 // Provider implements driver.Provider. The exported methods beside that are for the
