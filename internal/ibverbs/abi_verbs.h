@@ -7,8 +7,11 @@
 #include <pthread.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <time.h>
 
 struct abi_context;
+struct abi_pd;
+struct abi_mw;
 struct abi_qp;
 struct abi_srq;
 struct abi_cq;
@@ -33,7 +36,10 @@ struct abi_device {
 
 // The operations that the C header calls without a function of the library.
 struct abi_context_ops {
-	void *unused_0[10];
+	void *unused_0[7];
+	struct abi_mw *(*alloc_mw)(struct abi_pd *pd, int32_t type);
+	void *unused_64;
+	int (*dealloc_mw)(struct abi_mw *mw);
 	void *unused_80;
 	int (*poll_cq)(struct abi_cq *cq, int n, struct abi_wc *wc);
 	int (*req_notify_cq)(struct abi_cq *cq, int solicited_only);
@@ -59,6 +65,11 @@ struct abi_port_attr;
 struct abi_device_attr_ex;
 struct abi_modify_cq_attr;
 
+struct abi_values_ex {
+	uint32_t comp_mask;
+	struct timespec raw_clock; // mlx4 and mlx5 give all ticks as nanoseconds
+};
+
 struct abi_query_device_ex_input {
 	uint32_t comp_mask;
 };
@@ -69,7 +80,9 @@ struct abi_verbs_context {
 	int (*query_port)(struct abi_context *context, uint8_t port, struct abi_port_attr *attr, size_t len);
 	void *unused_8[16];
 	int (*modify_cq)(struct abi_cq *cq, struct abi_modify_cq_attr *attr);
-	void *unused_144[9];
+	void *unused_144[6];
+	int (*query_rt_values)(struct abi_context *context, struct abi_values_ex *values);
+	void *unused_200[2];
 	int (*query_device_ex)(struct abi_context *context, const struct abi_query_device_ex_input *input,
 			       struct abi_device_attr_ex *attr, size_t len);
 	void *unused_224[10];
@@ -91,6 +104,14 @@ struct abi_mr {
 	uint32_t handle;
 	uint32_t lkey;
 	uint32_t rkey;
+};
+
+struct abi_mw {
+	struct abi_context *context;
+	struct abi_pd *pd;
+	uint32_t rkey;
+	uint32_t handle;
+	int32_t type;
 };
 
 struct abi_comp_channel {
@@ -402,6 +423,9 @@ struct abi_modify_cq_attr {
 };
 
 #define ABI_CQ_ATTR_MODERATE 1
+#define ABI_VALUES_RAW_CLOCK 1u
+#define ABI_MW_TYPE_1 1
+#define ABI_MW_TYPE_2 2
 #define ABI_ACCESS_OPTIONAL 0x3ff00000u // bits that a device may ignore
 
 // Events that are about an object.

@@ -12,6 +12,7 @@ package ibverbs
 import "C"
 
 import (
+	"net"
 	"sync"
 	"syscall"
 	"unsafe"
@@ -95,12 +96,15 @@ type asyncQueue struct {
 
 var _ driver.AsyncQueue = (*asyncQueue)(nil)
 
-func (a *asyncQueue) FD() (int, error) { return int(C.vb_async_fd(a.ctx.c)), nil }
+func (a *asyncQueue) FD() (int, error) { return int(a.ctx.fd), nil }
 
 // Next takes one event (ibv_get_async_event, ibv_ack_async_event).
 func (a *asyncQueue) Next() (driver.AsyncEvent, bool, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.ctx.closed.Load() {
+		return driver.AsyncEvent{}, false, net.ErrClosed
+	}
 	if e := C.vb_async_next(a.ctx.c, &a.ev); e != 0 {
 		return driver.AsyncEvent{}, false, a.ctx.nothing(e)
 	}

@@ -6,6 +6,8 @@ package ibverbs
 import "C"
 
 import (
+	"errors"
+	"fmt"
 	"sync"
 	"syscall"
 
@@ -24,6 +26,9 @@ type manager struct{}
 
 // OpenCM gives the connection manager. errors.ErrUnsupported: librdmacm is missing.
 func (p *Provider) OpenCM() (driver.CM, error) {
+	if err := p.valid(); err != nil {
+		return nil, err
+	}
 	if p.cm != nil {
 		return nil, p.cm
 	}
@@ -41,14 +46,17 @@ type cmChannel struct {
 var _ driver.CMChannel = (*cmChannel)(nil)
 
 // OpenChannel opens a channel (rdma_create_event_channel). ENODEV: there is no device;
-// ENOENT, EACCES: of /dev/infiniband/rdma_cm.
+// other errors are a FileError about /dev/infiniband/rdma_cm.
 func (manager) OpenChannel() (driver.CMChannel, error) {
 	ch := &cmChannel{ev: new(C.struct_vb_cm_event)}
 	var fd C.int
 	cmLock.Lock()
 	defer cmLock.Unlock()
 	if e := C.vb_cm_open(&ch.c, &fd); e != 0 {
-		return nil, syscall.Errno(e)
+		if err := errOf(e); !errors.Is(err, syscall.ENODEV) {
+			return nil, fileError("/dev/infiniband/rdma_cm", "rdma_ucm", err)
+		}
+		return nil, fmt.Errorf("%w: the kernel has no RDMA device (rdma link shows them)", syscall.ENODEV)
 	}
 	ch.fd = int(fd)
 	return ch, nil
@@ -75,7 +83,7 @@ func (ch *cmChannel) CreateID(handle uint64, ps ib.PortSpace, t ib.QPType) (driv
 	cmLock.Lock()
 	defer cmLock.Unlock()
 	if e := C.vb_id_create(ch.c, C.uint64_t(handle), C.int(ps), &id.c); e != 0 {
-		return nil, syscall.Errno(e)
+		return nil, errOf(e)
 	}
 	return id, nil
 }
@@ -90,6 +98,8 @@ func (ch *cmChannel) Next() (driver.CMEvent, bool, error) {
 		return ch.event(), true, nil
 	case syscall.EAGAIN:
 		return driver.CMEvent{}, false, nil
+	case syscall.ENODEV: // the descriptor is dead
+		return driver.CMEvent{}, false, driver.ErrDeviceGone
 	default:
 		return driver.CMEvent{}, false, e
 	}

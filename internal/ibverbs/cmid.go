@@ -27,20 +27,14 @@ type cmID struct {
 
 var _ driver.CMID = (*cmID)(nil)
 
-// errOf makes the error of a call.
-func errOf(e C.int) error {
-	if e == 0 {
-		return nil
-	}
-	return syscall.Errno(e)
-}
-
 func (id *cmID) SetHandle(h uint64) { id.c.handle = C.uint64_t(h) }
 
 // Info gives device and addresses as the library has them.
 func (id *cmID) Info() driver.CMInfo {
 	var i C.struct_vb_id_info
+	cmLock.Lock() // the fetch of an event may be writing it
 	C.vb_id_get(id.c, &i)
+	cmLock.Unlock()
 	return driver.CMInfo{
 		Device: C.GoString(&i.device[0]),
 		Port:   int(i.port),

@@ -84,9 +84,9 @@ func (q *cq) Entries() int { return int(q.c.entries) }
 // Poll takes up to 64 completions in one call of C (ibv_poll_cq).
 func (q *cq) Poll() ([]driver.WC, error) { return q.polled(C.vb_poll(q.p)) }
 
-// PollFor polls inside one call of C until there is something or the time is over. It
-// holds the thread and, for short times, what Go runs on it: it is for a few
-// microseconds.
+// PollFor polls inside one call of C until there is something, or limit is over; zero or
+// less: once. It holds the thread and what Go runs on it, so it returns after 50 µs at
+// the latest, whatever limit is. It does not allocate.
 func (q *cq) PollFor(limit time.Duration) ([]driver.WC, error) {
 	return q.polled(C.vb_poll_for(q.p, C.int64_t(limit)))
 }
@@ -116,7 +116,7 @@ func (q *cq) Arm(solicited bool) error {
 	return q.d.fail(C.vb_arm(q.p, s))
 }
 
-// Moderate delays events (ibv_modify_cq); many devices cannot.
+// Moderate delays events (ibv_modify_cq); many devices cannot (errors.ErrUnsupported).
 func (q *cq) Moderate(count int, period time.Duration) error {
 	us := (period + time.Microsecond - 1) / time.Microsecond
 	if count < 0 || count > 0xFFFF || us < 0 || us > 0xFFFF {

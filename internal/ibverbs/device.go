@@ -20,6 +20,8 @@ import (
 // deviceContext is an open device (struct ibv_context).
 type deviceContext struct {
 	c      *C.struct_abi_context
+	fd     C.int         // of the asynchronous events
+	khz    atomic.Uint64 // of the clock; zero: not asked for yet
 	info   driver.DeviceInfo
 	shared bool // stays open
 	gone   atomic.Bool
@@ -30,7 +32,7 @@ type deviceContext struct {
 var _ driver.Context = (*deviceContext)(nil)
 
 func newContext(c *C.struct_abi_context, info driver.DeviceInfo, shared bool) *deviceContext {
-	d := &deviceContext{c: c, info: info, shared: shared}
+	d := &deviceContext{c: c, fd: C.vb_async_fd(c), info: info, shared: shared}
 	d.async.ctx = d
 	return d
 }
@@ -50,7 +52,7 @@ func (d *deviceContext) err() error {
 
 // lost asks the kernel whether the device went away.
 func (d *deviceContext) lost() bool {
-	if !d.gone.Load() && C.vb_fd_gone(C.vb_async_fd(d.c)) != 0 {
+	if !d.gone.Load() && !d.closed.Load() && C.vb_fd_gone(d.fd) != 0 {
 		d.gone.Store(true)
 	}
 	return d.gone.Load()
@@ -59,6 +61,9 @@ func (d *deviceContext) lost() bool {
 // fail makes the error of a call. Some numbers may mean that the device went away. It does
 // not allocate.
 func (d *deviceContext) fail(e C.int) error {
+	if e >= C.VB_NO_LIBRARY {
+		return lacks(e)
+	}
 	switch errno := syscall.Errno(e); errno {
 	case 0:
 		return nil

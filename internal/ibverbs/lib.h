@@ -12,6 +12,7 @@
 
 // VB_VERBS lists what is used of libibverbs: whether it must be there, the version of
 // the symbol, result, name, parameters. Two symbols exist in the oldest version only.
+// Those that need not be there are NULL where they are not.
 #define VB_VERBS(X) \
 	X(1, "1.1", struct abi_device **, ibv_get_device_list, (int *)) \
 	X(1, "1.1", void, ibv_free_device_list, (struct abi_device **)) \
@@ -72,6 +73,7 @@
 	X(1, "1.0", int, rdma_get_cm_event, (struct abi_event_channel *, struct abi_cm_event **)) \
 	X(1, "1.0", int, rdma_ack_cm_event, (struct abi_cm_event *)) \
 	X(1, "1.0", struct abi_context **, rdma_get_devices, (int *)) \
+	X(1, "1.0", void, rdma_free_devices, (struct abi_context **)) \
 	X(1, "1.0", int, rdma_set_option, (struct abi_cm_id *, int, int, void *, size_t)) \
 	X(1, "1.0", int, rdma_migrate_id, (struct abi_cm_id *, struct abi_event_channel *)) \
 	X(1, "1.0", int, rdma_join_multicast, (struct abi_cm_id *, struct sockaddr *, void *)) \
@@ -90,7 +92,7 @@ struct vb_lib {
 extern struct vb_lib vb;
 
 // vb_errno turns what a function of the libraries gave into an errno: some give one,
-// some -1 and leave it in errno, some a negative one.
+// some -1 and leave it in errno, some a negative one. errno was set to 0 before.
 static inline int vb_errno(int r)
 {
 	if (r >= 0)
@@ -112,6 +114,29 @@ static inline int vb_null(void) { return errno ? errno : EIO; }
 					 offsetof(struct abi_verbs_context, op) \
 		 ? ((struct abi_verbs_context *)((char *)(ctx)-offsetof(struct abi_verbs_context, context)))->op \
 		 : NULL)
+
+// vb_group is a multicast group of an id.
+struct vb_group {
+	struct abi_cm_id *id;
+	void *key;
+	uint64_t handle;
+	struct vb_addr addr;
+	struct vb_group *next;
+};
+
+// vb_keep gives the key for an object whose first member is the library's; NULL: no
+// memory. vb_kept gives the object of a key, if it is one, is there still, and is about
+// theirs. vb_forget makes a key void.
+void *vb_keep(void *object);
+void *vb_kept(const void *key, const void *theirs);
+void vb_forget(const void *key);
+
+// vb_over says that an object of ctx is to be forgotten: the library gave 0, or could
+// not destroy it as the device is gone.
+static inline int vb_over(int async_fd, int e)
+{
+	return e == 0 || ((e == EIO || e == ENODEV || e == ENXIO) && vb_fd_gone(async_fd));
+}
 
 void vb_ah_out(struct vb_ah_attr *to, const struct abi_ah_attr *from);
 void vb_ah_in(struct abi_ah_attr *to, const struct vb_ah_attr *from);

@@ -23,6 +23,7 @@ import (
 )
 
 // Provider gives the devices of the kernel. Its methods may be called from any goroutine.
+// Those of a nil Provider, and of one that New did not make, give errors.
 type Provider struct {
 	cm error // why there is no connection manager; nil: there is one
 
@@ -38,20 +39,39 @@ var (
 // load makes the only provider: the connection manager's contexts belong to the process.
 var load = sync.OnceValues(func() (*Provider, error) {
 	l := C.vb_load()
-	if l.verbs == 0 {
-		return nil, fmt.Errorf("ibverbs: no RDMA libraries: tried libibverbs.so.1 (%s): %w", C.GoString(&l.verbs_tried[0]), errors.ErrUnsupported)
+	if l.verbs.there == 0 {
+		return nil, fmt.Errorf("ibverbs: no RDMA libraries: tried %w", libraryError(C.VB_LIBIBVERBS, &l.verbs))
 	}
 	p := &Provider{shared: make(map[string]*deviceContext)}
-	if l.cm == 0 {
-		p.cm = fmt.Errorf("ibverbs: no connection manager: tried librdmacm.so.1 (%s): %w", C.GoString(&l.cm_tried[0]), errors.ErrUnsupported)
+	if l.cm.there == 0 {
+		p.cm = fmt.Errorf("ibverbs: no connection manager: tried %w", libraryError(C.VB_LIBRDMACM, &l.cm))
 	}
 	return p, nil
 })
 
+func libraryError(file string, l *C.struct_vb_library) *LibraryError {
+	return &LibraryError{
+		Library: file,
+		Symbol:  C.GoString(&l.lacks[0]),
+		Version: C.GoString(&l.version[0]),
+		Reason:  C.GoString(&l.why[0]),
+	}
+}
+
+// errNil is the answer of a Provider that New did not make.
+var errNil = fmt.Errorf("ibverbs: no provider: New gives one, or says why there is none: %w", errors.ErrUnsupported)
+
+func (p *Provider) valid() error {
+	if p == nil || p.shared == nil {
+		return errNil
+	}
+	return nil
+}
+
 // New gives the process's provider of kernel devices; each call gives the same. The first
 // loads the libraries (they stay loaded), which touches no device. The error says what
-// was looked for, and wraps errors.ErrUnsupported. Without librdmacm there are devices,
-// and OpenCM gives such an error.
+// was looked for, and is a LibraryError. Without librdmacm there are devices, and OpenCM
+// gives such an error.
 func New() (*Provider, error) { return load() }
 
 // Name is "kernel".
@@ -59,11 +79,14 @@ func (*Provider) Name() string { return "kernel" }
 
 // Devices lists the devices (ibv_get_device_list). A kernel without RDMA has none, which
 // is no error.
-func (*Provider) Devices() ([]driver.DeviceInfo, error) {
+func (p *Provider) Devices() ([]driver.DeviceInfo, error) {
+	if err := p.valid(); err != nil {
+		return nil, err
+	}
 	var list *C.struct_vb_device_info
 	var n C.int
 	if e := C.vb_list(&list, &n); e != 0 {
-		return nil, fmt.Errorf("ibverbs: list of devices: %w", syscall.Errno(e))
+		return nil, fmt.Errorf("ibverbs: list of devices: %w", errOf(e))
 	}
 	defer C.vb_free(unsafe.Pointer(list))
 	infos := make([]driver.DeviceInfo, 0, n)
@@ -86,15 +109,24 @@ func deviceInfo(d *C.struct_vb_device_info) driver.DeviceInfo {
 
 // OpenDevice opens a device once more (ibv_open_device), with asynchronous events of its
 // own. ENODEV: there is none of that name. What the system refuses names the file.
-func (p *Provider) OpenDevice(name string) (driver.Context, error) { return p.open(name) }
+func (p *Provider) OpenDevice(name string) (driver.Context, error) {
+	c, err := p.open(name)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
 
 func (p *Provider) open(name string) (*deviceContext, error) {
+	if err := p.valid(); err != nil {
+		return nil, err
+	}
 	n := C.CString(name)
 	defer C.vb_free(unsafe.Pointer(n))
 	var ctx *C.struct_abi_context
 	var info C.struct_vb_device_info
 	if e := C.vb_open(n, &ctx, &info); e != 0 {
-		return nil, openError(e, &info)
+		return nil, p.openError(name, C.GoString(&info.dev_name[0]), errOf(e))
 	}
 	return newContext(ctx, deviceInfo(&info), false), nil
 }
@@ -104,6 +136,9 @@ func (p *Provider) open(name string) (*deviceContext, error) {
 // both has one context, and one reader of its asynchronous events. Where there is no
 // connection manager the context is one of OpenDevice.
 func (p *Provider) OpenShared(name string) (driver.Context, error) {
+	if err := p.valid(); err != nil {
+		return nil, err
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	old := p.shared[name]
@@ -135,17 +170,29 @@ func (p *Provider) openShared(name string, old *deviceContext) (*deviceContext, 
 	cmLock.Lock()
 	defer cmLock.Unlock()
 	if e := C.vb_open_shared(n, gone, &ctx, &info); e != 0 {
-		return nil, syscall.Errno(e)
+		return nil, errOf(e)
 	}
 	return newContext(ctx, deviceInfo(&info), true), nil
 }
 
-func openError(e C.int, info *C.struct_vb_device_info) error {
-	file := C.GoString(&info.dev_name[0])
-	if file == "" {
-		return syscall.Errno(e)
+// openError says what to do where a device cannot be opened. file is that of the device,
+// empty if there is no such device.
+func (p *Provider) openError(name, file string, err error) error {
+	if file != "" {
+		return fileError("/dev/infiniband/"+file, "ib_uverbs", err)
 	}
-	return fmt.Errorf("/dev/infiniband/%s: %w", file, syscall.Errno(e))
+	if !errors.Is(err, syscall.ENODEV) {
+		return err
+	}
+	infos, e := p.Devices()
+	if e != nil || len(infos) == 0 {
+		return fmt.Errorf("%w: the kernel has no RDMA device (rdma link shows them)", err)
+	}
+	var names []string
+	for _, i := range infos {
+		names = append(names, i.Name)
+	}
+	return fmt.Errorf("%w: the kernel has %s, no %q", err, strings.Join(names, ", "), name)
 }
 
 // Active reports whether any device can be opened and has an active port, and says what
@@ -174,7 +221,7 @@ func (p *Provider) active(name string) (bool, string) {
 	if err != nil {
 		return false, fmt.Sprintf("%s: %v", name, err)
 	}
-	defer c.Close()
+	defer func() { _ = c.Close() }() // nothing was made of it
 	a, err := c.QueryDevice()
 	if err != nil {
 		return false, fmt.Sprintf("%s: %v", name, err)

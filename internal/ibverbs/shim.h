@@ -12,16 +12,42 @@
 
 #define VB_BATCH 64
 
+// What is missing, in place of an errno: the library has no such function, or the device's
+// own library no such operation.
+enum {
+	VB_NO_LIBRARY = 10000,
+	VB_NO_DATA_PATH, // poll_cq, req_notify_cq, post_send, post_recv
+	VB_NO_SRQ_POST,  // post_srq_recv
+	VB_NO_IOVA,      // ibv_reg_mr_iova, ibv_reg_mr_iova2
+	VB_NO_DMABUF,    // ibv_reg_dmabuf_mr
+	VB_NO_MW,        // alloc_mw, dealloc_mw
+	VB_NO_CLOCK,     // query_rt_values
+	VB_NO_MODIFY_CQ, // modify_cq
+	VB_NO_JOIN_FLAGS, // rdma_join_multicast_ex
+	VB_UNACKED,       // no call: it would wait for ever for an event that could not be acknowledged
+};
+
 // Loading.
 
+#define VB_LIBIBVERBS "libibverbs.so.1"
+#define VB_LIBRDMACM "librdmacm.so.1"
+
+struct vb_library {
+	int there;
+	char why[512];    // what the loader said, if it did not find it
+	char lacks[64];   // the first function that should be there and is not
+	char version[32]; // of that function
+};
+
 struct vb_loaded {
-	int verbs; // libibverbs is there
-	int cm;    // librdmacm is there
-	char verbs_tried[512];
-	char cm_tried[512];
+	struct vb_library verbs, cm;
 };
 
 const struct vb_loaded *vb_load(void);
+// They say whether a library's functions may be called. All objects come from functions
+// that have asked.
+int vb_has_verbs(void);
+int vb_has_cm(void);
 
 // Devices.
 
@@ -67,6 +93,9 @@ struct vb_port_attr {
 };
 
 int vb_query_port(struct abi_context *ctx, int port, struct vb_port_attr *a);
+// vb_clock reads the device's clock: whole seconds, and parts of one in ticks of a
+// frequency in kHz.
+int vb_clock(struct abi_context *ctx, uint64_t *seconds, uint64_t *ticks, uint64_t *khz);
 
 struct vb_gid {
 	uint8_t gid[16];
@@ -80,12 +109,14 @@ int vb_query_gid(struct abi_context *ctx, int port, int index, uint8_t *gid);
 int vb_query_pkey(struct abi_context *ctx, int port, int index, uint16_t *pkey);
 // vb_fd_gone says that a descriptor reports an error and nothing to read.
 int vb_fd_gone(int fd);
+// vb_async_fd gives the descriptor of the asynchronous events, as long as ctx is open.
 int vb_async_fd(struct abi_context *ctx);
 
 // Memory.
 
 struct abi_pd;
 struct abi_mr;
+struct abi_mw;
 struct abi_ah;
 
 struct vb_ah_attr {
@@ -102,6 +133,9 @@ int vb_reg_mr(struct abi_pd *pd, uintptr_t addr, size_t n, uint64_t iova, uint32
 int vb_reg_dmabuf(struct abi_pd *pd, uint64_t off, size_t n, uint64_t iova, int fd, uint32_t access,
 		  struct abi_mr **mr, uint32_t *lkey, uint32_t *rkey);
 int vb_dereg_mr(struct abi_mr *mr);
+int vb_alloc_mw(struct abi_pd *pd, int type, struct abi_mw **mw);
+uint32_t vb_mw_rkey(struct abi_mw *mw);
+int vb_dealloc_mw(struct abi_mw *mw);
 int vb_create_ah(struct abi_pd *pd, const struct vb_ah_attr *a, struct abi_ah **ah);
 int vb_destroy_ah(struct abi_ah *ah);
 
@@ -118,9 +152,11 @@ struct vb_wc {
 	uint16_t slid, pkey_index;
 };
 
-// vb_cq is what the library knows as the context of a completion queue.
+// vb_cq, vb_qp, vb_srq and vb_id are this package's sides of objects of the libraries,
+// to which the pointer comes first. Key is what the library knows as their context.
 struct vb_cq {
 	struct abi_cq *cq;
+	void *key;
 	uint64_t handle;
 	uint32_t unacked; // events that were taken and not acknowledged
 	uint32_t entries;
@@ -141,8 +177,10 @@ int vb_resize_cq(struct vb_cq *cq, int entries);
 int vb_modify_cq(struct vb_cq *cq, uint16_t count, uint16_t period);
 // vb_poll fills cq->wc and gives the number, or -errno.
 int vb_poll(uintptr_t cq);
-// vb_poll_for polls until there is something, or ns nanoseconds have passed.
+// vb_poll_for polls until there is something, or ns nanoseconds, but not more than
+// VB_SPIN_MAX, have passed.
 int vb_poll_for(uintptr_t cq, int64_t ns);
+#define VB_SPIN_MAX 50000
 int vb_arm(uintptr_t cq, int solicited);
 
 // Queue pairs.
@@ -182,8 +220,10 @@ struct vb_qp_caps {
 
 struct vb_qp {
 	struct abi_qp *qp;
+	void *key;
 	uint64_t handle;
 	uint32_t num;
+	uint32_t ud; // requests have an address handle
 	struct vb_qp_caps caps;
 	uint32_t n; // places of a batch of sends
 	uint32_t sges; // of each place
@@ -196,6 +236,7 @@ struct vb_qp {
 
 struct vb_srq {
 	struct abi_srq *srq;
+	void *key;
 	uint64_t handle;
 	uint32_t max_wr, max_sge;
 	struct vb_rq rq;
@@ -229,7 +270,6 @@ int vb_create_qp(struct abi_pd *pd, const struct vb_qp_config *cfg, struct vb_qp
 int vb_modify_qp(struct vb_qp *qp, const struct vb_qp_attr *a, uint32_t mask);
 int vb_query_qp(struct vb_qp *qp, struct vb_qp_attr *a, uint32_t mask);
 int vb_mcast(struct vb_qp *qp, const uint8_t *gid, uint16_t lid, int attach);
-// vb_destroy_qp frees also if the library could not.
 int vb_destroy_qp(struct vb_qp *qp);
 
 int vb_create_srq(struct abi_pd *pd, uint64_t handle, uint32_t max_wr, uint32_t max_sge, uint32_t limit,
@@ -257,8 +297,10 @@ struct vb_group;
 
 struct vb_id {
 	struct abi_cm_id *id;
+	void *key;
 	uint64_t handle;
 	struct vb_group *groups;
+	uint32_t unacked; // events that the library did not let acknowledge: it waits for them
 };
 
 struct vb_addr {

@@ -2,13 +2,14 @@
 
 #include "lib.h"
 
-// handle gives what the object of an event is known by. The event is not acknowledged
-// yet, so the object is still there.
-static uint64_t object(const struct abi_async_event *e)
+// object gives this package's side of what an event is about, NULL if the event is about
+// no object, or about one that is not this package's. about says which of the two.
+static void *object(const struct abi_async_event *e, int *about)
 {
+	*about = 1;
 	switch (e->event_type) {
 	case ABI_EVENT_CQ_ERR:
-		return ((struct vb_cq *)e->element.cq->cq_context)->handle;
+		return vb_kept(e->element.cq->cq_context, e->element.cq);
 	case ABI_EVENT_QP_FATAL:
 	case ABI_EVENT_QP_REQ_ERR:
 	case ABI_EVENT_QP_ACCESS_ERR:
@@ -17,18 +18,28 @@ static uint64_t object(const struct abi_async_event *e)
 	case ABI_EVENT_PATH_MIG:
 	case ABI_EVENT_PATH_MIG_ERR:
 	case ABI_EVENT_QP_LAST_WQE_REACHED:
-		return ((struct vb_qp *)e->element.qp->qp_context)->handle;
+		return vb_kept(e->element.qp->qp_context, e->element.qp);
 	case ABI_EVENT_SRQ_ERR:
 	case ABI_EVENT_SRQ_LIMIT_REACHED:
-		return ((struct vb_srq *)e->element.srq->srq_context)->handle;
+		return vb_kept(e->element.srq->srq_context, e->element.srq);
+	case ABI_EVENT_WQ_FATAL:
+		return NULL;
 	}
-	return 0;
+	*about = 0;
+	return NULL;
 }
+
+// handle_of gives the handle of a vb_cq, vb_qp or vb_srq, which begin alike.
+static uint64_t handle_of(const void *o) { return o ? ((const struct vb_srq *)o)->handle : 0; }
+
+_Static_assert(offsetof(struct vb_cq, handle) == offsetof(struct vb_srq, handle) &&
+		       offsetof(struct vb_qp, handle) == offsetof(struct vb_srq, handle),
+	       "what events are about begins alike");
 
 int vb_async_next(struct abi_context *ctx, struct vb_async *ev)
 {
 	struct abi_async_event e;
-	int err;
+	int err, about;
 
 	switch (vb_readable(ctx->async_fd)) {
 	case 0:
@@ -44,8 +55,8 @@ int vb_async_next(struct abi_context *ctx, struct vb_async *ev)
 	if (err)
 		return err == EIO ? ENODEV : err;
 	ev->type = e.event_type;
-	ev->handle = object(&e);
-	ev->port = ev->handle || e.event_type == ABI_EVENT_WQ_FATAL || e.event_type == ABI_EVENT_DEVICE_FATAL ? 0 : e.element.port_num;
+	ev->handle = handle_of(object(&e, &about));
+	ev->port = about || e.event_type == ABI_EVENT_DEVICE_FATAL ? 0 : e.element.port_num;
 	vb.ibv_ack_async_event(&e);
 	return 0;
 }

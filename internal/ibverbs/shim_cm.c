@@ -6,6 +6,9 @@ int vb_cm_open(struct abi_event_channel **ch, int *fd)
 {
 	int e;
 
+	*ch = NULL;
+	if (!vb_has_cm())
+		return VB_NO_LIBRARY;
 	errno = 0;
 	*ch = vb.rdma_create_event_channel();
 	if (!*ch)
@@ -46,29 +49,47 @@ static int child(struct abi_cm_event *e, struct vb_cm_event *ev)
 	if (!id)
 		return ENOMEM;
 	id->id = e->id;
-	e->id->context = id;
+	id->key = vb_keep(id);
+	if (!id->key) {
+		free(id);
+		return ENOMEM;
+	}
+	e->id->context = id->key;
 	ev->child = id;
 	return 0;
 }
 
-// take copies an event. What it points to is gone when it is acknowledged.
-static int take(struct abi_cm_event *e, struct vb_cm_event *ev)
+// owner_of gives the id whose event it is: a request is its listener's.
+static struct abi_cm_id *owner_of(const struct abi_cm_event *e)
 {
-	struct abi_cm_id *owner = e->event == ABI_CM_CONNECT_REQUEST ? e->listen_id : e->id;
+	return e->event == ABI_CM_CONNECT_REQUEST ? e->listen_id : e->id;
+}
+
+// group_of gives the group of an event, which the library gives as private data.
+static struct vb_group *group_of(const struct abi_cm_event *e)
+{
+	return vb_kept(e->param.ud.private_data, e->id);
+}
+
+// take copies an event of an id. What it points to is gone when it is acknowledged.
+static int take(struct abi_cm_event *e, const struct vb_id *id, struct vb_cm_event *ev)
+{
+	struct abi_cm_id *owner = owner_of(e);
+	struct vb_group *g;
 
 	memset(ev, 0, offsetof(struct vb_cm_event, conn.private_data));
 	ev->qkey = 0;
 	memset(&ev->ah, 0, sizeof(ev->ah));
 	ev->type = e->event;
 	ev->status = e->status;
-	ev->handle = ((struct vb_id *)owner->context)->handle;
+	ev->handle = id->handle;
 	if (e->event == ABI_CM_MULTICAST_JOIN || e->event == ABI_CM_MULTICAST_ERROR || owner->qp_type == ABI_QPT_UD) {
 		ev->datagram = 1;
 		ev->qkey = e->param.ud.qkey;
 		ev->conn.qpn = e->param.ud.qp_num;
 		vb_ah_out(&ev->ah, &e->param.ud.ah_attr);
 		if (e->event == ABI_CM_MULTICAST_JOIN || e->event == ABI_CM_MULTICAST_ERROR)
-			ev->handle = *(const uint64_t *)e->param.ud.private_data;
+			ev->handle = (g = group_of(e)) ? g->handle : 0;
 		else
 			private_out(&ev->conn, e->param.ud.private_data, e->param.ud.private_data_len);
 	} else {
@@ -80,21 +101,31 @@ static int take(struct abi_cm_event *e, struct vb_cm_event *ev)
 
 int vb_cm_next(struct abi_event_channel *ch, struct vb_cm_event *ev)
 {
-	struct abi_cm_event *e = NULL;
-	struct abi_cm_id *orphan = NULL;
+	struct abi_cm_event *e;
+	struct abi_cm_id *orphan;
+	struct vb_id *id;
 	int err;
 
-	do {
-		errno = 0;
-		err = vb.rdma_get_cm_event(ch, &e) ? vb_null() : 0;
-	} while (err == EINTR);
-	if (err)
-		return err;
-	err = take(e, ev);
-	if (err)
-		orphan = e->id;
-	vb.rdma_ack_cm_event(e);
-	if (orphan)
-		vb.rdma_destroy_id(orphan);
-	return err;
+	for (;;) {
+		e = NULL;
+		do {
+			errno = 0;
+			err = vb.rdma_get_cm_event(ch, &e) ? vb_null() : 0;
+		} while (err == EINTR);
+		if (err == EAGAIN && vb_fd_gone(ch->fd))
+			return ENODEV;
+		if (err || !e)
+			return err ? err : EAGAIN;
+		id = vb_kept(owner_of(e)->context, owner_of(e));
+		err = id ? take(e, id, ev) : 0;
+		orphan = e->event == ABI_CM_CONNECT_REQUEST && (!id || err) ? e->id : NULL;
+		// Destroying an id waits until its events are acknowledged, so one that cannot
+		// be must never be destroyed.
+		if (vb.rdma_ack_cm_event(e) && id)
+			id->unacked++;
+		if (orphan)
+			vb.rdma_destroy_id(orphan);
+		if (id)
+			return err;
+	}
 }

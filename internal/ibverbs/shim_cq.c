@@ -5,7 +5,7 @@
 
 #include "lib.h"
 
-// ackBatch is the number of events after which they are acknowledged: it takes a mutex.
+// ACK_BATCH is the number of events after which they are acknowledged: it takes a mutex.
 #define ACK_BATCH 64
 
 int vb_create_channel(struct abi_context *ctx, struct abi_comp_channel **ch, int *fd)
@@ -50,7 +50,9 @@ int vb_channel_next(uintptr_t p, uint64_t *handle)
 	} while (e == EINTR);
 	if (e)
 		return e == EIO ? ENODEV : e;
-	c = context;
+	c = vb_kept(context, cq);
+	if (!c) // destroyed meanwhile: there is nothing to acknowledge
+		return vb_channel_next(p, handle);
 	*handle = c->handle;
 	if (++c->unacked >= ACK_BATCH) {
 		vb.ibv_ack_cq_events(c->cq, c->unacked);
@@ -62,16 +64,25 @@ int vb_channel_next(uintptr_t p, uint64_t *handle)
 int vb_create_cq(struct abi_context *ctx, struct abi_comp_channel *ch, int entries, int vector, uint64_t handle,
 		 struct vb_cq **cq)
 {
-	struct vb_cq *c = calloc(1, sizeof(*c));
+	struct vb_cq *c;
 	int e;
 
+	if (!ctx->ops.poll_cq || !ctx->ops.req_notify_cq)
+		return VB_NO_DATA_PATH;
+	c = calloc(1, sizeof(*c));
 	if (!c)
 		return ENOMEM;
 	c->handle = handle;
+	c->key = vb_keep(c);
+	if (!c->key) {
+		free(c);
+		return ENOMEM;
+	}
 	errno = 0;
-	c->cq = vb.ibv_create_cq(ctx, entries, c, ch, vector);
+	c->cq = vb.ibv_create_cq(ctx, entries, c->key, ch, vector);
 	if (!c->cq) {
 		e = vb_null();
+		vb_forget(c->key);
 		free(c);
 		return e;
 	}
@@ -82,6 +93,7 @@ int vb_create_cq(struct abi_context *ctx, struct abi_comp_channel *ch, int entri
 
 int vb_destroy_cq(struct vb_cq *c)
 {
+	int fd = c->cq->context->async_fd;
 	int e;
 
 	if (c->unacked) {
@@ -90,8 +102,10 @@ int vb_destroy_cq(struct vb_cq *c)
 	}
 	errno = 0;
 	e = vb_errno(vb.ibv_destroy_cq(c->cq));
-	if (!e)
+	if (vb_over(fd, e)) {
+		vb_forget(c->key);
 		free(c);
+	}
 	return e;
 }
 
@@ -112,17 +126,25 @@ int vb_modify_cq(struct vb_cq *c, uint16_t count, uint16_t period)
 
 	modify = VB_EXTENDED(c->cq->context, modify_cq);
 	if (!modify)
-		return EOPNOTSUPP;
+		return VB_NO_MODIFY_CQ;
 	errno = 0;
 	return vb_errno(modify(c->cq, &a));
 }
 
-int vb_poll(uintptr_t p)
+// Numbers that are not of this decade's libibverbs stay what they are, unknown: nothing
+// that does not fit into a byte may become a success, or a receive.
+#define UNKNOWN_STATUS 255
+#define UNKNOWN_OPCODE 127
+
+static int poll_cq(struct vb_cq *c)
 {
-	struct vb_cq *c = (struct vb_cq *)p;
 	struct abi_wc wc[VB_BATCH];
 	int i, n = c->cq->context->ops.poll_cq(c->cq, VB_BATCH, wc);
 
+	if (n < 0)
+		return -EIO; // what it is differs from one device's library to the other, and is no errno
+	if (n > VB_BATCH)
+		n = VB_BATCH;
 	for (i = 0; i < n; i++) {
 		const struct abi_wc *w = &wc[i];
 		struct vb_wc *to = &c->wc[i];
@@ -133,8 +155,8 @@ int vb_poll(uintptr_t p)
 		to->qpn = w->qp_num;
 		to->src_qpn = w->src_qp;
 		to->vendor_err = w->vendor_err;
-		to->status = w->status;
-		to->opcode = w->opcode;
+		to->status = (uint32_t)w->status <= UINT8_MAX ? w->status : UNKNOWN_STATUS;
+		to->opcode = (uint32_t)w->opcode <= UINT8_MAX ? w->opcode : UNKNOWN_OPCODE;
 		to->flags = w->wc_flags;
 		to->sl = w->sl;
 		to->path_bits = w->dlid_path_bits;
@@ -144,6 +166,8 @@ int vb_poll(uintptr_t p)
 	return n;
 }
 
+int vb_poll(uintptr_t p) { return poll_cq((struct vb_cq *)p); }
+
 static int64_t now(void)
 {
 	struct timespec t;
@@ -152,15 +176,38 @@ static int64_t now(void)
 	return t.tv_sec * INT64_C(1000000000) + t.tv_nsec;
 }
 
-int vb_poll_for(uintptr_t cq, int64_t ns)
+// relax tells the processor that this is a loop that waits.
+static inline void relax(void)
 {
-	int64_t end = now() + ns;
-	int n;
+#if defined(__x86_64__) || defined(__i386__)
+	__builtin_ia32_pause();
+#elif defined(__aarch64__)
+	__asm__ volatile("yield");
+#endif
+}
 
-	do
-		n = vb_poll(cq);
-	while (n == 0 && now() < end);
-	return n;
+// POLLS_PER_CLOCK is how often the queue is looked at for each look at the clock, which
+// costs as much as an empty queue.
+#define POLLS_PER_CLOCK 8
+
+int vb_poll_for(uintptr_t p, int64_t ns)
+{
+	struct vb_cq *c = (struct vb_cq *)p;
+	int64_t end;
+	int i, n = poll_cq(c);
+
+	if (n || ns <= 0)
+		return n;
+	end = now() + (ns < VB_SPIN_MAX ? ns : VB_SPIN_MAX);
+	do {
+		for (i = 0; i < POLLS_PER_CLOCK; i++) {
+			relax();
+			n = poll_cq(c);
+			if (n)
+				return n;
+		}
+	} while (now() < end);
+	return 0;
 }
 
 int vb_arm(uintptr_t p, int solicited)

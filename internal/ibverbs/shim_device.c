@@ -43,9 +43,13 @@ static int list(struct abi_device ***devs, int *n)
 int vb_list(struct vb_device_info **infos, int *n)
 {
 	struct abi_device **devs;
-	int i, e = list(&devs, n);
+	int i, e;
 
 	*infos = NULL;
+	*n = 0;
+	if (!vb_has_verbs())
+		return VB_NO_LIBRARY;
+	e = list(&devs, n);
 	if (e || !devs)
 		return e;
 	*infos = calloc(*n + 1, sizeof(**infos));
@@ -58,8 +62,12 @@ int vb_list(struct vb_device_info **infos, int *n)
 int vb_open(const char *name, struct abi_context **ctx, struct vb_device_info *info)
 {
 	struct abi_device **devs;
-	int i, n, e = list(&devs, &n);
+	int i, n, e;
 
+	*ctx = NULL;
+	if (!vb_has_verbs())
+		return VB_NO_LIBRARY;
+	e = list(&devs, &n);
 	if (e)
 		return e;
 	e = ENODEV;
@@ -70,6 +78,8 @@ int vb_open(const char *name, struct abi_context **ctx, struct vb_device_info *i
 		errno = 0;
 		*ctx = vb.ibv_open_device(devs[i]);
 		e = *ctx ? vb_nonblock((*ctx)->async_fd) : vb_null();
+		if (e && *ctx)
+			vb.ibv_close_device(*ctx);
 		break;
 	}
 	if (devs)
@@ -77,13 +87,16 @@ int vb_open(const char *name, struct abi_context **ctx, struct vb_device_info *i
 	return e;
 }
 
-// vb_open_shared asks the connection manager for its contexts. The array is kept: giving
-// it back would let the manager close them.
+// vb_open_shared asks the connection manager for its contexts. The array in which one is
+// found is kept: giving it back would let the manager close them.
 int vb_open_shared(const char *name, struct abi_context *not_this, struct abi_context **ctx, struct vb_device_info *info)
 {
 	struct abi_context **all;
 	int i, n = 0;
 
+	*ctx = NULL;
+	if (!vb_has_cm())
+		return VB_NO_LIBRARY;
 	errno = 0;
 	all = vb.rdma_get_devices(&n);
 	if (!all)
@@ -95,6 +108,7 @@ int vb_open_shared(const char *name, struct abi_context *not_this, struct abi_co
 		vb_info(all[i]->device, info);
 		return vb_nonblock(all[i]->async_fd);
 	}
+	vb.rdma_free_devices(all);
 	return ENODEV;
 }
 
@@ -183,7 +197,7 @@ int vb_query_port(struct abi_context *ctx, int port, struct vb_port_attr *a)
 	a->link = p.link_layer;
 	a->max_mtu = p.max_mtu;
 	a->active_mtu = p.active_mtu;
-	a->gids = p.gid_tbl_len;
+	a->gids = p.gid_tbl_len > 0 ? p.gid_tbl_len : 0;
 	a->pkeys = p.pkey_tbl_len;
 	a->max_msg = p.max_msg_sz;
 	a->caps = p.port_cap_flags;
@@ -192,6 +206,38 @@ int vb_query_port(struct abi_context *ctx, int port, struct vb_port_attr *a)
 	a->sm_lid = p.sm_lid;
 	a->width = p.active_width;
 	a->speed = p.active_speed;
+	return 0;
+}
+
+int vb_clock(struct abi_context *ctx, uint64_t *seconds, uint64_t *ticks, uint64_t *khz)
+{
+	struct abi_values_ex v = {.comp_mask = ABI_VALUES_RAW_CLOCK};
+	struct abi_query_device_ex_input in = {0};
+	struct abi_device_attr_ex x;
+	int (*query)(struct abi_context *, struct abi_values_ex *);
+	int (*ex)(struct abi_context *, const struct abi_query_device_ex_input *, struct abi_device_attr_ex *, size_t);
+	int e;
+
+	query = VB_EXTENDED(ctx, query_rt_values);
+	ex = VB_EXTENDED(ctx, query_device_ex);
+	if (!query || !ex)
+		return VB_NO_CLOCK;
+	errno = 0;
+	e = vb_errno(query(ctx, &v));
+	if (e)
+		return e;
+	if (!*khz) {
+		memset(&x, 0, sizeof(x));
+		errno = 0;
+		e = vb_errno(ex(ctx, &in, &x, sizeof(x)));
+		if (e)
+			return e;
+		*khz = x.hca_core_clock;
+	}
+	if (!*khz || !(v.comp_mask & ABI_VALUES_RAW_CLOCK))
+		return VB_NO_CLOCK;
+	*seconds = v.raw_clock.tv_sec;
+	*ticks = v.raw_clock.tv_nsec;
 	return 0;
 }
 
@@ -211,6 +257,8 @@ int vb_gid_table(struct abi_context *ctx, struct vb_gid *g, uint32_t n, uint32_t
 	r = vb._ibv_query_gid_table(ctx, t, n, 0, sizeof(*t));
 	if (r < 0)
 		e = vb_errno((int)r);
+	else if (r > n)
+		r = n;
 	for (i = 0; !e && i < (uint32_t)r; i++) {
 		memcpy(g[i].gid, t[i].gid.raw, sizeof(g[i].gid));
 		g[i].index = t[i].gid_index;

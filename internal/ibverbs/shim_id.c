@@ -5,14 +5,6 @@
 
 #include "lib.h"
 
-// vb_group is what the library knows as the context of a multicast group: its first
-// member is the handle.
-struct vb_group {
-	uint64_t handle;
-	struct vb_addr addr;
-	struct vb_group *next;
-};
-
 uint32_t vb_scope(const char *zone) { return if_nametoindex(zone); }
 
 static struct sockaddr *addr_in(union abi_sockaddr *to, const struct vb_addr *a)
@@ -64,9 +56,15 @@ int vb_id_create(struct abi_event_channel *ch, uint64_t handle, int ps, struct v
 	if (!v)
 		return ENOMEM;
 	v->handle = handle;
+	v->key = vb_keep(v);
+	if (!v->key) {
+		free(v);
+		return ENOMEM;
+	}
 	errno = 0;
-	e = vb_errno(vb.rdma_create_id(ch, &v->id, v, ps));
+	e = vb_errno(vb.rdma_create_id(ch, &v->id, v->key, ps));
 	if (e) {
+		vb_forget(v->key);
 		free(v);
 		return e;
 	}
@@ -74,19 +72,28 @@ int vb_id_create(struct abi_event_channel *ch, uint64_t handle, int ps, struct v
 	return 0;
 }
 
+static void group_free(struct vb_group *g)
+{
+	vb_forget(g->key);
+	free(g);
+}
+
 int vb_id_destroy(struct vb_id *v)
 {
 	struct vb_group *g;
 	int e;
 
+	if (v->unacked)
+		return VB_UNACKED;
 	errno = 0;
 	e = vb_errno(vb.rdma_destroy_id(v->id));
 	if (e)
 		return e;
 	while ((g = v->groups)) {
 		v->groups = g->next;
-		free(g);
+		group_free(g);
 	}
+	vb_forget(v->key);
 	free(v);
 	return 0;
 }
@@ -105,6 +112,8 @@ void vb_id_get(struct vb_id *v, struct vb_id_info *info)
 
 int vb_id_migrate(struct vb_id *v, struct abi_event_channel *ch)
 {
+	if (v->unacked)
+		return VB_UNACKED;
 	errno = 0;
 	return vb_errno(vb.rdma_migrate_id(v->id, ch));
 }
@@ -236,19 +245,25 @@ int vb_id_join(struct vb_id *v, const struct vb_addr *a, uint32_t flags, uint64_
 
 	NEEDS_DEVICE(v);
 	if (!vb.rdma_join_multicast_ex && flags)
-		return EOPNOTSUPP;
+		return VB_NO_JOIN_FLAGS;
 	g = calloc(1, sizeof(*g));
 	if (!g)
 		return ENOMEM;
+	g->id = v->id;
+	g->key = vb_keep(g);
+	if (!g->key) {
+		free(g);
+		return ENOMEM;
+	}
 	g->handle = handle;
 	g->addr = *a;
 	errno = 0;
 	if (vb.rdma_join_multicast_ex)
-		e = vb_errno(vb.rdma_join_multicast_ex(v->id, &attr, g));
+		e = vb_errno(vb.rdma_join_multicast_ex(v->id, &attr, g->key));
 	else
-		e = vb_errno(vb.rdma_join_multicast(v->id, attr.addr, g));
+		e = vb_errno(vb.rdma_join_multicast(v->id, attr.addr, g->key));
 	if (e) {
-		free(g);
+		group_free(g);
 		return e;
 	}
 	g->next = v->groups;
@@ -263,13 +278,15 @@ int vb_id_leave(struct vb_id *v, const struct vb_addr *a)
 	int e;
 
 	NEEDS_DEVICE(v);
+	if (v->unacked)
+		return VB_UNACKED;
 	e = vb_errno(vb.rdma_leave_multicast(v->id, addr_in(&s, a)));
 	if (e)
 		return e;
 	for (p = &v->groups; (g = *p); p = &g->next) {
 		if (g->addr.family == a->family && g->addr.scope == a->scope && !memcmp(g->addr.ip, a->ip, sizeof(a->ip))) {
 			*p = g->next;
-			free(g);
+			group_free(g);
 			break;
 		}
 	}

@@ -22,48 +22,59 @@ struct symbol {
 static const struct symbol verbs_symbols[] = {VB_VERBS(VB_SYMBOL)};
 static const struct symbol cm_symbols[] = {VB_CM(VB_SYMBOL)};
 
+#define COUNT(a) (sizeof(a) / sizeof((a)[0]))
+
 // find asks for the version that this package was written for. Where the C library knows
 // no versions, as musl, the newest is the only one, and compatible.
-static void *find(void *lib, const char *family, const struct symbol *s)
+static void *find(void *lib, const char *version, const char *name)
 {
 #ifdef __GLIBC__
-	char version[32];
-
-	snprintf(version, sizeof(version), "%s_%s", family, s->version);
-	return dlvsym(lib, s->name, version);
+	return dlvsym(lib, name, version);
 #else
-	(void)family;
-	return dlsym(lib, s->name);
+	(void)version;
+	return dlsym(lib, name);
 #endif
 }
 
 // load finds all symbols of a library, or none. Libraries stay loaded: their threads,
 // and the contexts of devices, outlive every user here.
-static int load(const char *file, const char *family, const struct symbol *s, size_t n, char *tried, size_t size)
+static void load(struct vb_library *l, const char *file, const char *family, const struct symbol *s, size_t n)
 {
 	void *lib = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+	char version[32];
 	size_t i;
 
 	if (!lib) {
-		snprintf(tried, size, "%s", dlerror());
-		return 0;
+		snprintf(l->why, sizeof(l->why), "%s", dlerror());
+		return;
 	}
 	for (i = 0; i < n; i++) {
-		*s[i].to = find(lib, family, &s[i]);
-		if (!*s[i].to && s[i].must) {
-			snprintf(tried, size, "%s: has no %s of version %s_%s", file, s[i].name, family, s[i].version);
-			return 0;
-		}
+		snprintf(version, sizeof(version), "%s_%s", family, s[i].version);
+		*s[i].to = find(lib, version, s[i].name);
+		if (*s[i].to || !s[i].must)
+			continue;
+		snprintf(l->lacks, sizeof(l->lacks), "%s", s[i].name);
+		snprintf(l->version, sizeof(l->version), "%s", version);
+		for (i = 0; i < n; i++)
+			*s[i].to = NULL;
+		return;
 	}
-	return 1;
+	l->there = 1;
 }
+
+// allow_destroy tells libibverbs, which reads it when it begins, to free what belongs to a
+// device that was removed, where it would otherwise leave it for ever. Its condition, that
+// nobody takes events meanwhile, is kept by the locks of the Go side. Who has set the
+// variable is not overruled.
+static void allow_destroy(void) { setenv("RDMAV_ALLOW_DISASSOC_DESTROY", "1", 0); }
 
 static void load_all(void)
 {
-	loaded.verbs = load("libibverbs.so.1", "IBVERBS", verbs_symbols, sizeof(verbs_symbols) / sizeof(verbs_symbols[0]),
-			    loaded.verbs_tried, sizeof(loaded.verbs_tried));
-	loaded.cm = load("librdmacm.so.1", "RDMACM", cm_symbols, sizeof(cm_symbols) / sizeof(cm_symbols[0]),
-			 loaded.cm_tried, sizeof(loaded.cm_tried));
+	allow_destroy();
+	load(&loaded.verbs, VB_LIBIBVERBS, "IBVERBS", verbs_symbols, COUNT(verbs_symbols));
+	load(&loaded.cm, VB_LIBRDMACM, "RDMACM", cm_symbols, COUNT(cm_symbols));
+	if (!loaded.verbs.there)
+		loaded.cm.there = 0; // its contexts are of no use then
 }
 
 const struct vb_loaded *vb_load(void)
@@ -73,3 +84,6 @@ const struct vb_loaded *vb_load(void)
 	pthread_once(&once, load_all);
 	return &loaded;
 }
+
+int vb_has_verbs(void) { return loaded.verbs.there; }
+int vb_has_cm(void) { return loaded.cm.there; }

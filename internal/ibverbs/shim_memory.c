@@ -30,7 +30,7 @@ static struct abi_mr *reg(struct abi_pd *pd, void *addr, size_t n, uint64_t iova
 		return vb.ibv_reg_mr_iova2(pd, addr, n, iova, access);
 	if (vb.ibv_reg_mr_iova)
 		return vb.ibv_reg_mr_iova(pd, addr, n, iova, (int)access);
-	errno = EOPNOTSUPP;
+	errno = VB_NO_IOVA;
 	return NULL;
 }
 
@@ -55,7 +55,7 @@ int vb_reg_dmabuf(struct abi_pd *pd, uint64_t off, size_t n, uint64_t iova, int 
 		  struct abi_mr **mr, uint32_t *lkey, uint32_t *rkey)
 {
 	if (!vb.ibv_reg_dmabuf_mr)
-		return EOPNOTSUPP;
+		return VB_NO_DMABUF;
 	errno = 0;
 	return keys(vb.ibv_reg_dmabuf_mr(pd, off, n, iova, fd, (int)access), mr, lkey, rkey);
 }
@@ -64,6 +64,25 @@ int vb_dereg_mr(struct abi_mr *mr)
 {
 	errno = 0;
 	return vb_errno(vb.ibv_dereg_mr(mr));
+}
+
+int vb_alloc_mw(struct abi_pd *pd, int type, struct abi_mw **mw)
+{
+	const struct abi_context_ops *ops = &pd->context->ops;
+
+	if (!ops->alloc_mw || !ops->dealloc_mw)
+		return VB_NO_MW;
+	errno = 0;
+	*mw = ops->alloc_mw(pd, type);
+	return *mw ? 0 : vb_null();
+}
+
+uint32_t vb_mw_rkey(struct abi_mw *mw) { return mw->rkey; }
+
+int vb_dealloc_mw(struct abi_mw *mw)
+{
+	errno = 0;
+	return vb_errno(mw->context->ops.dealloc_mw(mw));
 }
 
 void vb_ah_in(struct abi_ah_attr *to, const struct vb_ah_attr *from)

@@ -6,6 +6,15 @@
 
 static uint64_t outcome(uint32_t posted, int e) { return posted | (uint64_t)(uint32_t)e << 32; }
 
+// place gives which of n requests is bad. A library that does not say, or points
+// elsewhere, has taken none for all that is known.
+static uint32_t place(const void *bad, const void *first, size_t size, uint32_t n)
+{
+	size_t off = (uintptr_t)bad - (uintptr_t)first;
+
+	return bad && off / size < n ? (uint32_t)(off / size) : 0;
+}
+
 // fill makes the library's request of what Go wrote. The list of SGEs, and the link to
 // the next place, are there already.
 static int fill(struct vb_qp *q, uint32_t i)
@@ -17,6 +26,13 @@ static int fill(struct vb_qp *q, uint32_t i)
 	w->num_sge = s->sges;
 	w->opcode = s->opcode;
 	w->send_flags = s->flags;
+	if (q->ud) {
+		if (!s->ah)
+			return EINVAL; // the library would follow it
+		w->wr.ud.ah = (struct abi_ah *)(uintptr_t)s->ah;
+		w->wr.ud.remote_qpn = s->qpn;
+		w->wr.ud.remote_qkey = s->qkey;
+	}
 	if (s->flags & ABI_SEND_INLINE) {
 		struct vb_sge *g = &q->sge[(size_t)i * q->sges];
 
@@ -29,11 +45,6 @@ static int fill(struct vb_qp *q, uint32_t i)
 	case ABI_WR_SEND:
 	case ABI_WR_SEND_WITH_IMM:
 		w->imm_data = htonl(s->imm);
-		if (s->ah) {
-			w->wr.ud.ah = (struct abi_ah *)(uintptr_t)s->ah;
-			w->wr.ud.remote_qpn = s->qpn;
-			w->wr.ud.remote_qkey = s->qkey;
-		}
 		break;
 	case ABI_WR_RDMA_WRITE:
 	case ABI_WR_RDMA_WRITE_WITH_IMM:
@@ -80,7 +91,7 @@ uint64_t vb_post_send(uintptr_t p, uint32_t n)
 	e = vb_errno(q->qp->context->ops.post_send(q->qp, q->wr, &bad));
 	q->wr[i - 1].next = next;
 	if (e)
-		return outcome(bad ? (uint32_t)(bad - q->wr) : 0, e);
+		return outcome(place(bad, q->wr, sizeof(*bad), i), e);
 	return outcome(i, unfit);
 }
 
@@ -101,7 +112,7 @@ static uint64_t posted(struct vb_rq *r, uint32_t n, int e, struct abi_recv_wr *b
 {
 	r->wr[n - 1].next = n < r->n ? &r->wr[n] : NULL;
 	if (e)
-		return outcome(bad ? (uint32_t)(bad - r->wr) : 0, e);
+		return outcome(place(bad, r->wr, sizeof(*bad), n), e);
 	return outcome(n, 0);
 }
 

@@ -35,6 +35,7 @@ static void rq_free(struct vb_rq *r)
 
 static void qp_free(struct vb_qp *q)
 {
+	vb_forget(q->key);
 	free(q->send);
 	free(q->sge);
 	free(q->data);
@@ -82,14 +83,23 @@ static void caps_out(struct vb_qp_caps *to, const struct abi_qp_cap *from)
 
 int vb_create_qp(struct abi_pd *pd, const struct vb_qp_config *cfg, struct vb_qp **qp)
 {
+	const struct abi_context_ops *ops = &pd->context->ops;
 	struct abi_qp_init_attr a;
-	struct vb_qp *q = calloc(1, sizeof(*q));
+	struct vb_qp *q;
 	int e;
 
+	if (!ops->post_send || !ops->post_recv)
+		return VB_NO_DATA_PATH;
+	q = calloc(1, sizeof(*q));
 	if (!q)
 		return ENOMEM;
+	q->key = vb_keep(q);
+	if (!q->key) {
+		qp_free(q);
+		return ENOMEM;
+	}
 	memset(&a, 0, sizeof(a));
-	a.qp_context = q;
+	a.qp_context = q->key;
 	a.send_cq = cfg->send_cq->cq;
 	a.recv_cq = cfg->recv_cq->cq;
 	a.srq = cfg->srq ? cfg->srq->srq : NULL;
@@ -97,6 +107,7 @@ int vb_create_qp(struct abi_pd *pd, const struct vb_qp_config *cfg, struct vb_qp
 	a.qp_type = cfg->type;
 	a.sq_sig_all = cfg->signal_all;
 	q->handle = cfg->handle;
+	q->ud = cfg->type == ABI_QPT_UD;
 	errno = 0;
 	q->qp = vb.ibv_create_qp(pd, &a);
 	if (!q->qp) {
@@ -120,11 +131,12 @@ int vb_create_qp(struct abi_pd *pd, const struct vb_qp_config *cfg, struct vb_qp
 
 int vb_destroy_qp(struct vb_qp *q)
 {
+	int fd = q->qp->context->async_fd;
 	int e;
 
 	errno = 0;
 	e = vb_errno(vb.ibv_destroy_qp(q->qp));
-	if (!e)
+	if (vb_over(fd, e))
 		qp_free(q);
 	return e;
 }
@@ -221,6 +233,7 @@ int vb_mcast(struct vb_qp *q, const uint8_t *gid, uint16_t lid, int attach)
 
 static void srq_free(struct vb_srq *s)
 {
+	vb_forget(s->key);
 	rq_free(&s->rq);
 	free(s);
 }
@@ -229,12 +242,20 @@ int vb_create_srq(struct abi_pd *pd, uint64_t handle, uint32_t max_wr, uint32_t 
 		  struct vb_srq **srq)
 {
 	struct abi_srq_init_attr a = {NULL, {max_wr, max_sge, limit}};
-	struct vb_srq *s = calloc(1, sizeof(*s));
+	struct vb_srq *s;
 	int e;
 
+	if (!pd->context->ops.post_srq_recv)
+		return VB_NO_SRQ_POST;
+	s = calloc(1, sizeof(*s));
 	if (!s)
 		return ENOMEM;
-	a.srq_context = s;
+	s->key = vb_keep(s);
+	if (!s->key) {
+		srq_free(s);
+		return ENOMEM;
+	}
+	a.srq_context = s->key;
 	s->handle = handle;
 	errno = 0;
 	s->srq = vb.ibv_create_srq(pd, &a);
@@ -286,11 +307,12 @@ int vb_query_srq(struct vb_srq *s, uint32_t *max_wr, uint32_t *limit)
 
 int vb_destroy_srq(struct vb_srq *s)
 {
+	int fd = s->srq->context->async_fd;
 	int e;
 
 	errno = 0;
 	e = vb_errno(vb.ibv_destroy_srq(s->srq));
-	if (!e)
+	if (vb_over(fd, e))
 		srq_free(s);
 	return e;
 }

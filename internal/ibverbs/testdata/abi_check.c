@@ -27,6 +27,8 @@ FIELD(abi_device, ibv_device, dev_path);
 FIELD(abi_device, ibv_device, ibdev_path);
 
 SIZE(abi_context_ops, ibv_context_ops);
+FIELD(abi_context_ops, ibv_context_ops, alloc_mw);
+FIELD(abi_context_ops, ibv_context_ops, dealloc_mw);
 FIELD(abi_context_ops, ibv_context_ops, poll_cq);
 FIELD(abi_context_ops, ibv_context_ops, req_notify_cq);
 FIELD(abi_context_ops, ibv_context_ops, post_srq_recv);
@@ -54,6 +56,17 @@ FIELD(abi_mr, ibv_mr, length);
 FIELD(abi_mr, ibv_mr, handle);
 FIELD(abi_mr, ibv_mr, lkey);
 FIELD(abi_mr, ibv_mr, rkey);
+
+SIZE(abi_mw, ibv_mw);
+FIELD(abi_mw, ibv_mw, context);
+FIELD(abi_mw, ibv_mw, pd);
+FIELD(abi_mw, ibv_mw, rkey);
+FIELD(abi_mw, ibv_mw, handle);
+FIELD(abi_mw, ibv_mw, type);
+
+SIZE(abi_values_ex, ibv_values_ex);
+FIELD(abi_values_ex, ibv_values_ex, comp_mask);
+FIELD(abi_values_ex, ibv_values_ex, raw_clock);
 
 SIZE(abi_comp_channel, ibv_comp_channel);
 FIELD(abi_comp_channel, ibv_comp_channel, context);
@@ -375,6 +388,7 @@ FIELD(abi_port_attr, ibv_port_attr, port_cap_flags2);
 
 EXTENDED(query_port);
 EXTENDED(modify_cq);
+EXTENDED(query_rt_values);
 EXTENDED(query_device_ex);
 EXTENDED(sz);
 
@@ -402,6 +416,9 @@ VALUE(ABI_WR_LOCAL_INV, IBV_WR_LOCAL_INV);
 VALUE(ABI_WR_SEND_WITH_INV, IBV_WR_SEND_WITH_INV);
 VALUE(ABI_SEND_INLINE, IBV_SEND_INLINE);
 VALUE(ABI_WC_WITH_INV, IBV_WC_WITH_INV);
+VALUE(ABI_VALUES_RAW_CLOCK, IBV_VALUES_MASK_RAW_CLOCK);
+VALUE(ABI_MW_TYPE_1, IBV_MW_TYPE_1);
+VALUE(ABI_MW_TYPE_2, IBV_MW_TYPE_2);
 VALUE(ABI_CQ_ATTR_MODERATE, IBV_CQ_ATTR_MODERATE);
 SAME(ABI_ACCESS_OPTIONAL, IBV_ACCESS_OPTIONAL_RANGE, "IBV_ACCESS_OPTIONAL_RANGE");
 VALUE(ABI_JOIN_ADDRESS, RDMA_CM_JOIN_MC_ATTR_ADDRESS);
