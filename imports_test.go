@@ -29,6 +29,7 @@ var layers = map[string]struct {
 	"internal/mem":       {may: []string{"ib"}, pure: true, why: "keys and bounds are data; the device has the lock"},
 	"internal/transport": {may: []string{"ib", "internal/mem", "internal/wire", "verbs/driver"}, pure: true, why: "the protocol engine takes the time and bytes and gives packets and completions, so that tests decide what happens when"},
 	"internal/ibcm":      {may: []string{"ib", "internal/wire"}, pure: true, why: "the connection manager's machine is tested with a virtual clock"},
+	"internal/stream":    {may: []string{"ib"}, pure: true, why: "the protocol of stream sockets takes completions and the time and gives requests, so that tests decide what happens when"},
 	"internal/unix":      {extern: []string{"golang.org/x/sys"}, why: "one package talks to the operating system"},
 	"internal/netio":     {may: []string{"internal/unix"}, why: "sockets know nothing of RDMA"},
 	"internal/wait":      {may: []string{"internal/unix", "verbs/driver"}, why: "waiting for a notifier is the same for every source"},
@@ -39,7 +40,7 @@ var layers = map[string]struct {
 	"internal/ibverbs":   {may: []string{"ib", "verbs/driver", "internal/unix"}, why: "a provider implements the contract and does not know who uses it; the only package with cgo"},
 	"internal/scripted":  {may: []string{"ib", "verbs/driver", "internal/unix"}, why: "a provider implements the contract and does not know who uses it"},
 	"rdmatest":           {may: []string{"*"}, why: "tests see all layers"},
-	".":                  {may: []string{"ib", "cm", "verbs", "verbs/driver", "softroce", "internal/ibverbs"}, why: "the root package chooses the provider, and otherwise builds on public packages only"},
+	".":                  {may: []string{"ib", "cm", "verbs", "verbs/driver", "softroce", "internal/ibverbs", "internal/stream"}, why: "the root package chooses the provider, and otherwise builds on public packages only"},
 	"cmd/verbena":        {may: []string{".", "ib", "cm", "verbs", "verbs/driver", "softroce", "internal/unix"}, extern: []string{"*"}, why: "the tool shows what programs can do with the public packages"},
 }
 
