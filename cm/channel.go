@@ -32,10 +32,11 @@ type EventChannel struct {
 	call    sync.Mutex
 	devices map[string]verbs.DeviceInfo // seen so far; under call
 
-	mu     sync.Mutex
-	ids    map[*ID]struct{}
-	closed bool
-	gone   bool // drv is closed
+	mu       sync.Mutex
+	ids      map[*ID]struct{}
+	closed   bool
+	gone     bool // drv is closed
+	consumed bool // by who called Consume
 }
 
 var channelSeq atomic.Uint64
@@ -106,6 +107,9 @@ func (ch *EventChannel) check(op string) error {
 // After Close of the channel the error wraps net.ErrClosed.
 func (ch *EventChannel) Event(ctx context.Context) (Event, error) {
 	if err := ch.check(opEvent); err != nil {
+		return Event{}, err
+	}
+	if err := ch.taken(); err != nil {
 		return Event{}, err
 	}
 	var ev Event

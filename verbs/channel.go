@@ -14,9 +14,9 @@ import (
 // CompChannel reports which CQ has news (struct ibv_comp_channel). Most programs
 // need none: each CQ has one of its own.
 //
-// A channel is consumed in one of two ways at a time: by its own methods, with
-// CQ.Arm, or by CQ.Wait, Next and Completions of its CQs. While a goroutine waits in
-// one way, calls of the other give ErrOneConsumer.
+// A channel is consumed in one of three ways at a time: by its own methods, with
+// CQ.Arm; by CQ.Wait, Next and Completions of its CQs; or by an event loop, see Consume.
+// While it is in one way, calls of the others give ErrOneConsumer.
 type CompChannel struct {
 	object
 	d     driver.CompChannel
@@ -35,6 +35,8 @@ type CompChannel struct {
 	free   *waiter // list of those that nobody uses
 	soft   []*CQ   // CQs with events that the library made
 	fd     channelFD
+
+	consumer *Consumer // takes the events in place of all others
 }
 
 // waiter is a goroutine in CQ.Wait.
@@ -89,6 +91,9 @@ func (ch *CompChannel) Close() error {
 		for w := ch.follow; w != nil; w = w.next {
 			w.signal()
 		}
+		if c := ch.consumer; c != nil {
+			c.news(nil)
+		}
 	}, nil)
 }
 
@@ -102,7 +107,7 @@ func (ch *CompChannel) consume(n int) error {
 	}
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
-	if ch.parked > 0 {
+	if ch.parked > 0 || ch.consumer != nil {
 		ch.leave()
 		return ErrOneConsumer
 	}
@@ -167,7 +172,7 @@ func (ch *CompChannel) TryEvent() (cq *CQ, ok bool, err error) {
 	}
 	defer ch.leave()
 	ch.mu.Lock()
-	if ch.parked > 0 { // since a moment
+	if ch.parked > 0 || ch.consumer != nil { // since a moment
 		ch.mu.Unlock()
 		return nil, false, ErrOneConsumer
 	}
@@ -326,7 +331,9 @@ func (cq *CQ) wake() {
 	ch.mu.Lock()
 	ch.wakeAll(cq)
 	kick := ch.leader != nil && ch.leader.woken
-	if cq.byUser && !cq.soft && !cq.closed() {
+	if c := ch.consumer; c != nil {
+		c.news(cq)
+	} else if cq.byUser && !cq.soft && !cq.closed() {
 		cq.soft = true
 		ch.soft = append(ch.soft, cq)
 		if len(ch.soft) == 1 {
@@ -344,7 +351,7 @@ func (cq *CQ) wake() {
 func (ch *CompChannel) claim(cq *CQ) error {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
-	if ch.parked > 0 {
+	if ch.parked > 0 || ch.consumer != nil {
 		return ErrOneConsumer
 	}
 	cq.byUser = true
@@ -355,7 +362,7 @@ func (ch *CompChannel) claim(cq *CQ) error {
 func (ch *CompChannel) enlist(cq *CQ) (*waiter, error) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
-	if ch.events > 0 {
+	if ch.events > 0 || ch.consumer != nil {
 		return nil, ErrOneConsumer
 	}
 	w := ch.free

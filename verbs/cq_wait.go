@@ -2,7 +2,6 @@ package verbs
 
 import (
 	"context"
-	"errors"
 	"iter"
 	"runtime"
 	"time"
@@ -169,29 +168,8 @@ func (cq *CQ) Arm(n ib.Notify) (ready bool, err error) {
 	if n == ib.NotifySolicited {
 		state = armedSolicited
 	}
-	cq.mu.Lock()
-	switch {
-	case cq.shut:
-		err = ErrClosed
-	case cq.broken != nil:
-		err = cq.brokenErr()
-	default:
-		// Always, whatever it was armed for: an event may have been lost.
-		err = cq.arm(state)
-	}
-	if cq.staged.len() > 0 || len(cq.pending) > 0 {
-		ready = true
-	} else if err == nil {
-		ready = cq.fetch() || cq.broken != nil
-	}
-	cq.mu.Unlock()
-	if ready && !errors.Is(err, ErrClosed) {
-		return true, nil // Poll has the error behind them
-	}
-	if err != nil {
-		cq.dev.notice(err)
-	}
-	return ready, err
+	// Always, whatever it was armed for: an event may have been lost.
+	return cq.armAndLook(state, true)
 }
 
 // spinFor polls for a time without arming. It yields, so that it works on one core, and

@@ -146,3 +146,10 @@ func (s *Source) Close() {
 		s.p = nil
 	}
 }
+
+// OnClose has f called, in a goroutine of its own, after Close. stop ends that; f may be
+// running then.
+func (s *Source) OnClose(f func()) (stop func()) {
+	after := context.AfterFunc(s.base, f)
+	return func() { after() }
+}
