@@ -1,0 +1,182 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// source is a descriptor and what to do when it is ready.
+type source struct {
+	fd    int
+	write bool // wait until it can be written, too
+	// serve does some of the work that there is and says whether there is more.
+	serve func() (more bool, err error)
+}
+
+// registry is where sources are told to a loop.
+type registry interface {
+	add(*source) error
+	change(*source) error // write has changed
+	remove(*source)
+}
+
+// register makes the sources of the service. again is called for a source that must be
+// served though nothing will say that it is ready.
+func (s *server) register(ctx context.Context, r registry, again func(*source)) (stop func(), err error) {
+	s.added = func(d *device) error {
+		cq, err := s.cqSource(d)
+		if err != nil {
+			return err
+		}
+		async, err := s.asyncSource(d)
+		if err != nil {
+			return err
+		}
+		again(cq) // the first time arms it
+		return errors.Join(r.add(cq), r.add(async))
+	}
+	cm, err := s.cmSource()
+	if err != nil {
+		return nil, err
+	}
+	end, err := endSource(ctx)
+	if err != nil {
+		return nil, err
+	}
+	tcp, err := newTCP(s.tcp, r)
+	if err != nil {
+		unix.Close(end.fd)
+		return nil, err
+	}
+	return func() {
+		tcp.close()
+		unix.Close(end.fd)
+	}, errors.Join(r.add(cm), r.add(tcp.accept), r.add(end))
+}
+
+// waiter waits for sources: with select, poll or epoll.
+type waiter interface {
+	registry
+	// wait appends the sources that are ready to those in dst. It waits for one, if block
+	// says so.
+	wait(dst []*source, block bool) ([]*source, error)
+	close()
+}
+
+// serveLoop is a program's own event loop: RDMA and TCP, one goroutine, one waiter.
+func serveLoop(ctx context.Context, s *server, w waiter) error {
+	defer w.close()
+	var again, ready []*source
+	stop, err := s.register(ctx, w, func(src *source) { again = append(again, src) })
+	if stop != nil {
+		defer stop()
+	}
+	if err != nil {
+		return err
+	}
+	for ctx.Err() == nil {
+		ready, again = append(ready[:0], again...), again[:0]
+		if ready, err = w.wait(ready, len(ready) == 0); err != nil {
+			return err
+		}
+		for _, src := range ready {
+			more, err := src.serve()
+			if err != nil {
+				return err
+			}
+			if more {
+				again = append(again, src) // the next wait does not block
+			}
+		}
+	}
+	return nil
+}
+
+// budget is how much work of one source is done before it is the others' turn.
+const budget = 64
+
+// cmSource: fetch until there is nothing.
+func (s *server) cmSource() (*source, error) {
+	fd, err := s.ch.FD()
+	return &source{fd: fd, serve: func() (bool, error) {
+		for range budget {
+			ev, ok, err := s.ch.TryEvent()
+			if !ok || err != nil {
+				return false, err
+			}
+			if err := s.onCM(ev); err != nil {
+				return false, err
+			}
+		}
+		return true, nil
+	}}, err
+}
+
+// asyncSource: the same.
+func (s *server) asyncSource(d *device) (*source, error) {
+	fd, err := d.dev.Async().FD()
+	return &source{fd: fd, serve: func() (bool, error) {
+		for range budget {
+			ev, ok, err := d.dev.Async().TryEvent()
+			if !ok || err != nil {
+				return false, err
+			}
+			if err := s.onAsync(ev); err != nil {
+				return false, err
+			}
+		}
+		return true, nil
+	}}, err
+}
+
+// cqSource is the one that takes care. An event is an edge: it comes once, for a queue
+// that was armed, and says nothing about completions that were there before. So: drain the
+// channel, poll until the queue is empty, arm, and look once more; only then may the loop
+// sleep. Arm does the look, and says what it saw.
+func (s *server) cqSource(d *device) (*source, error) {
+	var wcs [budget]verbs.WC
+	fd, err := d.ch.FD()
+	return &source{fd: fd, serve: func() (bool, error) {
+		for {
+			_, ok, err := d.ch.TryEvent()
+			if err != nil {
+				return false, err
+			}
+			if !ok {
+				break
+			}
+		}
+		n, err := d.cq.Poll(wcs[:])
+		if err != nil {
+			return false, err
+		}
+		for _, wc := range wcs[:n] {
+			if err := s.onWC(wc); err != nil {
+				return false, err
+			}
+		}
+		if n == budget {
+			return true, nil // there may be more: do not sleep
+		}
+		return d.cq.Arm(ib.NotifyAny)
+	}}, err
+}
+
+// endSource wakes the loop when ctx ends.
+func endSource(ctx context.Context) (*source, error) {
+	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
+	if err != nil {
+		return nil, os.NewSyscallError("eventfd", err)
+	}
+	context.AfterFunc(ctx, func() { ring(fd) })
+	return &source{fd: fd, serve: func() (bool, error) { return false, ended(ctx.Err()) }}, nil
+}
+
+// ring makes an eventfd readable: the way to wake a loop from another goroutine.
+func ring(fd int) { unix.Write(fd, []byte{1, 0, 0, 0, 0, 0, 0, 0}) }
