@@ -38,6 +38,7 @@ var layers = map[string]struct {
 	"cm":                 {may: []string{"ib", "verbs", "verbs/driver", "internal/wait"}, why: "cm must work with every provider, so it imports none"},
 	"softroce":           {may: []string{"ib", "verbs/driver", "internal/wire", "internal/mem", "internal/transport", "internal/ibcm", "internal/netio", "internal/unix"}, why: "a provider implements the contract and does not know who uses it"},
 	"internal/ibverbs":   {may: []string{"ib", "verbs/driver", "internal/unix"}, why: "a provider implements the contract and does not know who uses it; the only package with cgo"},
+	"internal/model":     {why: "it explores schedules of any program, and knows none"},
 	"internal/scripted":  {may: []string{"ib", "verbs/driver", "internal/unix"}, why: "a provider implements the contract and does not know who uses it"},
 	"rdmatest":           {may: []string{"*"}, why: "tests see all layers"},
 	".":                  {may: []string{"ib", "cm", "verbs", "verbs/driver", "softroce", "internal/ibverbs", "internal/stream"}, why: "the root package chooses the provider, and otherwise builds on public packages only"},

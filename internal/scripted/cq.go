@@ -16,6 +16,7 @@ type Channel struct {
 	sig     signal
 	q       []uint64
 	glitch  bool
+	forget  int // events that will not be acknowledged
 	waiting bool
 }
 
@@ -66,12 +67,35 @@ func (ch *Channel) Glitch() {
 	ch.level()
 }
 
+// ForgetAcks has the next n events be fetched and not acknowledged, as a provider does that
+// loses count. The end of their queues is then a violation: the kernel would wait for ever.
+func (ch *Channel) ForgetAcks(n int) {
+	pr := ch.p
+	pr.mu.Lock()
+	defer pr.mu.Unlock()
+	ch.forget = n
+}
+
 // Queued gives the number of events that wait to be fetched.
 func (ch *Channel) Queued() int {
 	pr := ch.p
 	pr.mu.Lock()
 	defer pr.mu.Unlock()
 	return len(ch.q)
+}
+
+// Readable reports whether a waiter would be told to look.
+func (ch *Channel) Readable() bool {
+	_, on := ch.sig.look()
+	return on
+}
+
+// Queue gives the handles of the events that wait to be fetched.
+func (ch *Channel) Queue() []uint64 {
+	pr := ch.p
+	pr.mu.Lock()
+	defer pr.mu.Unlock()
+	return slices.Clone(ch.q)
 }
 
 // Next takes an event.
@@ -96,6 +120,11 @@ func (ch *Channel) Next() (uint64, bool, error) {
 	for _, q := range ch.ctx.cqs {
 		if q.handle == h && !q.closed {
 			q.fetched++
+			if ch.forget > 0 {
+				ch.forget--
+			} else {
+				q.acked++
+			}
 		}
 	}
 	return h, true, nil
@@ -137,8 +166,10 @@ type CQ struct {
 	solic   bool
 	broken  error
 	swallow int
+	deaf    int // polls that see nothing
 	fired   int // events queued, swallowed ones not counted
 	fetched int
+	acked   int
 	count   int // of Moderate, and what has come of it
 	pending int
 	period  time.Duration
@@ -226,6 +257,14 @@ func (q *CQ) overrun() {
 	}
 }
 
+// Deafen has the next n polls see nothing, whatever is there: what happens if a user does
+// not poll.
+func (q *CQ) Deafen(n int) {
+	q.p.mu.Lock()
+	defer q.p.mu.Unlock()
+	q.deaf = n
+}
+
 // Armed reports whether an event will come with the next completion.
 func (q *CQ) Armed() bool {
 	q.p.mu.Lock()
@@ -264,6 +303,10 @@ func (q *CQ) Poll() ([]driver.WC, error) {
 	}
 	q.p.mu.Lock()
 	defer q.p.mu.Unlock()
+	if q.deaf > 0 {
+		q.deaf--
+		return nil, nil
+	}
 	n := copy(q.given[:], q.q)
 	q.q = append(q.q[:0], q.q[n:]...)
 	for i := n; i < len(q.given) && q.given[i].ID != ^uint64(0); i++ {
@@ -318,11 +361,14 @@ func (q *CQ) Resize(n int) error {
 	return nil
 }
 
-// Close purges events that nobody fetched.
+// Close purges events that nobody fetched. All that were must be acknowledged.
 func (q *CQ) Close() error {
 	err := q.close()
 	q.p.mu.Lock()
 	defer q.p.mu.Unlock()
+	if q.fetched != q.acked {
+		q.p.violateLocked("cq: closed with %d events fetched and %d acknowledged", q.fetched, q.acked)
+	}
 	if q.ch != nil {
 		q.ch.q = slices.DeleteFunc(q.ch.q, func(h uint64) bool { return h == q.handle })
 		q.ch.level()

@@ -2,6 +2,7 @@ package wait
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"sync"
 	"time"
@@ -249,6 +250,13 @@ func (p *Parker) Close() {
 	if p.p != nil {
 		p.p.close()
 	}
+}
+
+// State describes p to tests that compare states.
+func (p *Parker) State() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return fmt.Sprint(p.parked, p.kicked, p.hit, p.closed, p.broken)
 }
 
 // gate is a context that ends when it is opened, and then stays so, as others may have
