@@ -67,8 +67,8 @@ func waitRules(t *tb, what string, wait func(context.Context) error, try func() 
 	cancel()
 	t.isErr(<-c, context.Canceled, "%s: cancel while waiting", what)
 
-	ctx, cancel = context.WithTimeout(t.limit, 20*time.Millisecond)
 	start := time.Now()
+	ctx, cancel = context.WithTimeout(t.limit, 20*time.Millisecond)
 	t.isErr(wait(ctx), context.DeadlineExceeded, "%s: wait until a deadline", what)
 	cancel()
 	if took := time.Since(start); took < 20*time.Millisecond || t.Virtual && took > 20*time.Millisecond {
