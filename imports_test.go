@@ -36,6 +36,7 @@ var layers = map[string]struct {
 	"verbs/driver":       {may: []string{"ib"}, why: "the contract of providers names no provider"},
 	"verbs":              {may: []string{"ib", "verbs/driver", "internal/unix", "internal/wait"}, why: "verbs must work with every provider, so it imports none"},
 	"cm":                 {may: []string{"ib", "verbs", "verbs/driver", "internal/wait"}, why: "cm must work with every provider, so it imports none"},
+	"event":              {may: []string{"cm", "verbs", "internal/unix", "internal/wait"}, why: "a loop watches what cm and verbs have, of any provider, so it imports none"},
 	"softroce":           {may: []string{"ib", "verbs/driver", "internal/wire", "internal/mem", "internal/transport", "internal/ibcm", "internal/netio", "internal/unix"}, why: "a provider implements the contract and does not know who uses it"},
 	"internal/ibverbs":   {may: []string{"ib", "verbs/driver", "internal/unix"}, why: "a provider implements the contract and does not know who uses it; the only package with cgo"},
 	"internal/model":     {why: "it explores schedules of any program, and knows none"},

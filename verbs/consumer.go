@@ -65,7 +65,7 @@ func (c *Consumer) FD() (int, error) {
 	return fd, c.ch.fail(opChannel, err)
 }
 
-// TryEvent is CompChannel.TryEvent for the consumer.
+// TryEvent is CompChannel.TryEvent for the consumer. After Close it gives none.
 func (c *Consumer) TryEvent() (cq *CQ, ok bool, err error) {
 	ch := c.ch
 	if err := ch.op(opChannel); err != nil {
@@ -73,12 +73,22 @@ func (c *Consumer) TryEvent() (cq *CQ, ok bool, err error) {
 	}
 	defer ch.leave()
 	ch.mu.Lock()
-	cq, err = ch.one()
+	if ch.consumer == c {
+		cq, err = ch.one()
+	}
 	ch.mu.Unlock()
 	if err != nil {
 		return nil, false, ch.fail(opChannel, err)
 	}
 	return cq, cq != nil, nil
+}
+
+// Look reports whether there are completions, or an error, without taking them and without
+// arming.
+func (c *Consumer) Look(cq *CQ) bool {
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	return cq.shut || cq.staged.len() > 0 || len(cq.pending) > 0 || cq.fetch() || cq.broken != nil
 }
 
 // Arm is CQ.Arm for any completion, but asks the device only if the event of an earlier

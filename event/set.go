@@ -1,0 +1,241 @@
+package event
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"sync"
+	"syscall"
+
+	"github.com/verbena-rdma/verbena/internal/unix"
+)
+
+// entry is a descriptor of a set, and what is to be done when it is ready.
+type entry struct {
+	fd      int
+	want    uint32 // unix.PollIn, unix.PollOut; none: the entry is in no poll set
+	key     uint64 // never given twice; in the order of registration
+	foreign bool   // the descriptor belongs to the user, who may close it at any time
+	gone    bool   // removed from the set
+	do      kind
+	w       *Watch   // of toWatch
+	ch      *channel // of toChannel
+}
+
+// kind says what an entry is for.
+type kind uint8
+
+const (
+	toWake kind = iota
+	toTimer
+	toChannel
+	toWatch
+)
+
+// hit is an entry that was found ready.
+type hit struct {
+	e   *entry
+	got uint32 // unix.PollIn, PollOut, PollErr, PollHup, PollNul
+}
+
+// set is the descriptors of a loop. It is an epoll instance for every backend: poll and
+// select need it to be nested (Loop.FD), and because it alone knows whether a number still
+// means the file that was registered. Entries have keys that are never used again, so an
+// event of what was removed finds nothing.
+type set struct {
+	ep    int
+	limit int // descriptors must be below; 0: any
+
+	mu    sync.Mutex
+	next  uint64
+	byKey map[uint64]*entry
+	byFD  map[int]*entry
+	user  []*entry // those that are foreign
+	dirty bool     // changed since a backend copied it
+}
+
+func newSet(limit int) (*set, error) {
+	ep, err := unix.EpollCreate()
+	if err != nil {
+		return nil, err
+	}
+	return &set{ep: ep, limit: limit, byKey: map[uint64]*entry{}, byFD: map[int]*entry{}}, nil
+}
+
+// flags gives what the kernel is asked for. Foreign descriptors are one-shot: each time one
+// is ready it is asked for again, which fails if the number means another file by now. So
+// no handler is called for that one, and a file that lives on in a duplicate after its
+// number was closed, and can be removed no more, is reported once and not for ever.
+func (e *entry) flags() uint32 {
+	if e.foreign {
+		return e.want | unix.EpollOneshot
+	}
+	return e.want
+}
+
+// add watches a descriptor. dead is what was watched under the same number, if that file
+// is closed: it has left the set.
+func (s *set) add(e *entry) (dead *entry, err error) {
+	if s.limit > 0 && e.fd >= s.limit {
+		return nil, &DescriptorLimitError{FD: e.fd, Limit: s.limit}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old := s.byFD[e.fd]; old != nil {
+		if old.want == 0 || s.verify(old) {
+			return nil, ErrWatched
+		}
+		s.forget(old)
+		dead = old
+	}
+	s.next++
+	e.key = s.next
+	if e.want != 0 {
+		if err := unix.EpollAddKey(s.ep, e.fd, e.flags(), e.key); err != nil {
+			return dead, err
+		}
+	}
+	s.byKey[e.key], s.byFD[e.fd] = e, e
+	if e.foreign {
+		s.user = append(s.user, e)
+	}
+	s.dirty = true
+	return dead, nil
+}
+
+// change sets what is watched for.
+func (s *set) change(e *entry, want uint32) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e.gone || want == e.want {
+		return nil
+	}
+	was := e.want
+	e.want = want
+	var err error
+	switch {
+	case want == 0:
+		err = unix.EpollDel(s.ep, e.fd)
+	case was == 0:
+		err = unix.EpollAddKey(s.ep, e.fd, e.flags(), e.key)
+	default:
+		err = unix.EpollModKey(s.ep, e.fd, e.flags(), e.key)
+	}
+	s.dirty = true
+	if err != nil && stale(err) {
+		return ErrClosed
+	}
+	return err
+}
+
+// remove ends the watch. The descriptor may be closed, or another one by now: then the
+// kernel says so, and that one is left alone.
+func (s *set) remove(e *entry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e.gone || e.key == 0 {
+		return
+	}
+	if e.want != 0 {
+		_ = unix.EpollDel(s.ep, e.fd) // if it fails there is nothing to remove
+	}
+	s.forget(e)
+}
+
+// forget takes an entry out of the tables. s.mu is held.
+func (s *set) forget(e *entry) {
+	e.gone = true
+	delete(s.byKey, e.key)
+	if s.byFD[e.fd] == e {
+		delete(s.byFD, e.fd)
+	}
+	if i := slices.Index(s.user, e); e.foreign && i >= 0 {
+		last := len(s.user) - 1
+		s.user[i] = s.user[last]
+		s.user[last] = nil
+		s.user = s.user[:last]
+	}
+	s.dirty = true
+}
+
+// verify reports whether the descriptor is still the file that was registered, and lets a
+// one-shot one be reported again. s.mu is held.
+func (s *set) verify(e *entry) bool {
+	return unix.EpollModKey(s.ep, e.fd, e.flags(), e.key) == nil
+}
+
+// renew is verify for an entry that was found ready, or is looked after now and then. One
+// that was removed, or is not watched at the moment, is neither renewed nor stale.
+func (s *set) renew(e *entry) (ok, stale bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e.gone || e.want == 0 {
+		return false, false
+	}
+	ok = s.verify(e)
+	return ok, !ok
+}
+
+// stale reports whether an error of epoll means that a file is closed: its number is free
+// or belongs to another file.
+func stale(err error) bool {
+	return errors.Is(err, syscall.EBADF) || errors.Is(err, syscall.ENOENT)
+}
+
+// some gives foreign entries in turns, at most len(dst), from position i; next is where to
+// go on.
+func (s *set) some(dst []*entry, i int) (n, next int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i >= len(s.user) {
+		i = 0
+	}
+	n = copy(dst, s.user[i:])
+	return n, i + n
+}
+
+// foreigners gives the number of descriptors that belong to the user.
+func (s *set) foreigners() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.user)
+}
+
+func (s *set) close() { unix.Close(s.ep) }
+
+// sortHits brings what was found into the order of registration, so that it does not
+// depend on the backend.
+func sortHits(hits []hit) {
+	if len(hits) > 1 {
+		slices.SortFunc(hits, func(a, b hit) int { return cmp.Compare(a.e.key, b.e.key) })
+	}
+}
+
+// backend finds out which entries of a set are ready.
+type backend interface {
+	// wait adds those that are to hits, whether they are still registered or not. With block
+	// it waits for one; it may give none.
+	wait(block bool, hits []hit) ([]hit, error)
+	// pinned reports whether wait goes on with the set that it began with, and keeps its
+	// files open. Then it has to be woken when the set changes.
+	pinned() bool
+	close()
+}
+
+func newBackend(b Backend, s *set) backend {
+	switch b {
+	case Poll:
+		return &poller{set: s}
+	case Select:
+		return &selector{poller: poller{set: s}}
+	case Epoll:
+	}
+	return newEpoller(s)
+}
+
+// wants gives what an entry is watched for; none: it is not at the moment.
+func (s *set) wants(e *entry) (want uint32, any bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return e.want, e.want != 0 && !e.gone
+}

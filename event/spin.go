@@ -1,0 +1,86 @@
+package event
+
+import "runtime"
+
+const (
+	spinLooks  = 4    // looks between two of the clock
+	spinOthers = 5000 // nanoseconds between two looks at the other sources, at least
+)
+
+// spin looks, for a bounded time and before anything is armed, whether the queues that had
+// completions last have more, and whether others want something. It leaves the set alone
+// meanwhile, but for a glance now and then if it has other sources. It yields, so that it
+// works on one processor.
+func (l *Loop) spin(deadline int64) (found bool) {
+	if len(l.hot) == 0 || !l.cfg.Spin.Adaptive && l.cfg.Spin.Max <= 0 {
+		return false
+	}
+	var budget int64
+	queues := 0
+	for _, w := range l.hot {
+		if w.cq != nil {
+			queues++
+			budget = max(budget, int64(w.cq.spinner.Budget()))
+		}
+	}
+	if budget == 0 {
+		return false
+	}
+	start := l.now()
+	end := start + budget
+	if deadline > 0 {
+		end = min(end, deadline)
+	}
+	l.mu.Lock()
+	nested := l.nested
+	others := len(l.watches) > queues
+	if len(l.timers.t) > 0 {
+		end = min(end, l.timers.t[0].when)
+	}
+	l.mu.Unlock()
+	if nested {
+		return false
+	}
+	l.stats.spins.Add(1)
+	glance := start + spinOthers
+	for i := 1; ; i++ {
+		for _, w := range l.hot {
+			if w.cq != nil && w.cq.ch.c.Look(w.cq.cq) {
+				w.cq.spinner.Hit(nanoseconds(l.now() - start))
+				w.cq.since, w.cq.spun = 0, 0
+				l.enqueue(w)
+				found = true
+			}
+		}
+		if found {
+			l.stats.spinHits.Add(1)
+			return true
+		}
+		if l.mail.Load() {
+			return true
+		}
+		if i%spinLooks == 0 {
+			now := l.now()
+			if now >= end {
+				break
+			}
+			if others && now >= glance {
+				l.hits, _ = l.backend.wait(false, l.hits) // an error comes again
+				if len(l.hits) > 0 {
+					l.collect()
+					return true
+				}
+				after := l.now()
+				glance = after + max(spinOthers, 4*(after-now))
+			}
+		}
+		runtime.Gosched()
+	}
+	spun := l.now() - start
+	for _, w := range l.hot {
+		if w.cq != nil && w.cq.spinner.Learns() && w.cq.spinner.Budget() > 0 {
+			w.cq.since, w.cq.spun = start, spun
+		}
+	}
+	return false
+}
