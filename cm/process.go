@@ -260,6 +260,11 @@ func (id *ID) terminated(ev *Event, raw *driver.CMEvent) bool {
 		}
 		again = false
 		id.gone = true
+		if id.dev != nil {
+			// The device's own answer tells package verbs, which wakes who waits for
+			// completions and events of it, also without a connection.
+			defer id.dev.Attr()
+		}
 	}
 	if again {
 		return false

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"iter"
+	"net"
 	"slices"
 	"sync"
 
@@ -22,6 +23,11 @@ type AsyncEvents struct {
 	dev *Device
 	d   driver.AsyncQueue
 	src *wait.Source
+
+	// dead ends when the device is found to be gone, whoever finds it: the descriptor
+	// need not say so.
+	dead context.Context
+	bury context.CancelFunc
 
 	mu  sync.Mutex // one call of d at a time
 	omu sync.Mutex
@@ -45,6 +51,7 @@ const opAsync = "asynchronous event"
 func (a *AsyncEvents) begin(d *Device) {
 	a.dev, a.d = d, d.c.Async()
 	a.src = wait.New(a.d)
+	a.dead, a.bury = context.WithCancel(context.Background())
 }
 
 // shut wakes the readers.
@@ -74,13 +81,29 @@ func (a *AsyncEvents) Event(ctx context.Context) (AsyncEvent, error) {
 }
 
 func (a *AsyncEvents) wait(ctx context.Context) (raw driver.AsyncEvent, err error) {
-	werr := a.src.Wait(ctx, func() bool {
+	if ctx.Err() == nil {
+		if raw, ok, err := a.next(); ok || err != nil {
+			return raw, err
+		}
+	}
+	both, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(a.dead, cancel)()
+	werr := a.src.Wait(both, func() bool {
 		var ok bool
 		raw, ok, err = a.next()
 		return ok || err != nil
 	})
-	if werr != nil {
+	if werr == nil {
+		return raw, err
+	}
+	if a.dead.Err() == nil || ctx.Err() != nil || errors.Is(werr, net.ErrClosed) {
 		return driver.AsyncEvent{}, werr
+	}
+	// Woken, or not even let in, as the device is gone: what is there comes first.
+	raw, ok, err := a.next()
+	if !ok && err == nil {
+		err = ErrDeviceGone
 	}
 	return raw, err
 }

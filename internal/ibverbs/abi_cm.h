@@ -84,6 +84,7 @@ struct abi_join_mc_attr_ex {
 
 enum {
 	ABI_CM_CONNECT_REQUEST = 4,
+	ABI_CM_DEVICE_REMOVAL = 11,
 	ABI_CM_MULTICAST_JOIN = 12,
 	ABI_CM_MULTICAST_ERROR = 13,
 };

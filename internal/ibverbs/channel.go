@@ -90,8 +90,9 @@ type asyncQueue struct {
 
 	// mu is held from the fetch of an event until it is acknowledged, and while the
 	// object of one may be destroyed.
-	mu sync.Mutex
-	ev C.struct_vb_async
+	mu    sync.Mutex
+	ev    C.struct_vb_async
+	fatal bool // EventDeviceFatal was given
 }
 
 var _ driver.AsyncQueue = (*asyncQueue)(nil)
@@ -106,10 +107,17 @@ func (a *asyncQueue) Next() (driver.AsyncEvent, bool, error) {
 		return driver.AsyncEvent{}, false, net.ErrClosed
 	}
 	if e := C.vb_async_next(a.ctx.c, &a.ev); e != 0 {
-		return driver.AsyncEvent{}, false, a.ctx.nothing(e)
+		err := a.ctx.nothing(e)
+		if err == driver.ErrDeviceGone && a.ctx.removed.Load() && !a.fatal {
+			// A kernel that cannot take a device from its users does not tell them here.
+			a.fatal = true
+			return driver.AsyncEvent{Type: ib.EventDeviceFatal}, true, nil
+		}
+		return driver.AsyncEvent{}, false, err
 	}
 	ev := driver.AsyncEvent{Type: ib.EventType(a.ev._type), Handle: uint64(a.ev.handle), Port: int(a.ev.port)}
 	if ev.Type == ib.EventDeviceFatal {
+		a.fatal = true
 		a.ctx.gone.Store(true)
 	}
 	return ev, true, nil

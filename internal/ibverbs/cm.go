@@ -107,6 +107,9 @@ func (ch *cmChannel) Next() (driver.CMEvent, bool, error) {
 
 func (ch *cmChannel) event() driver.CMEvent {
 	v := ch.ev
+	if v.removed != 0 {
+		removed(v.removed)
+	}
 	ev := driver.CMEvent{
 		Type:   ib.CMEventType(v._type),
 		Handle: uint64(v.handle),

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -20,21 +21,50 @@ import (
 // deviceContext is an open device (struct ibv_context).
 type deviceContext struct {
 	c      *C.struct_abi_context
+	dev    C.uintptr_t   // the library's device, which all contexts of it have
 	fd     C.int         // of the asynchronous events
 	khz    atomic.Uint64 // of the clock; zero: not asked for yet
 	info   driver.DeviceInfo
 	shared bool // stays open
 	gone   atomic.Bool
 	closed atomic.Bool
-	async  asyncQueue
+
+	removed atomic.Bool // the connection manager said so
+	async   asyncQueue
 }
 
 var _ driver.Context = (*deviceContext)(nil)
 
 func newContext(c *C.struct_abi_context, info driver.DeviceInfo, shared bool) *deviceContext {
-	d := &deviceContext{c: c, fd: C.vb_async_fd(c), info: info, shared: shared}
+	d := &deviceContext{c: c, dev: C.vb_device_of(c), fd: C.vb_async_fd(c), info: info, shared: shared}
 	d.async.ctx = d
+	contexts.Lock()
+	defer contexts.Unlock()
+	if contexts.open == nil {
+		contexts.open = make(map[*deviceContext]struct{})
+	}
+	contexts.open[d] = struct{}{}
 	return d
+}
+
+// contexts are those that are open.
+var contexts struct {
+	sync.Mutex
+	open map[*deviceContext]struct{}
+}
+
+// removed follows the connection manager, which knows that a device is being removed
+// also where the kernel does not take it from its users (it waits until they close it).
+func removed(dev C.uintptr_t) {
+	contexts.Lock()
+	defer contexts.Unlock()
+	for d := range contexts.open {
+		if d.dev == dev {
+			d.removed.Store(true)
+			d.gone.Store(true)
+			delete(contexts.open, d)
+		}
+	}
 }
 
 func (d *deviceContext) Device() driver.DeviceInfo { return d.info }
@@ -231,5 +261,8 @@ func (d *deviceContext) Close() error {
 	if d.shared || d.closed.Swap(true) {
 		return nil
 	}
+	contexts.Lock()
+	delete(contexts.open, d)
+	contexts.Unlock()
 	return d.end(C.vb_close(d.c))
 }

@@ -112,6 +112,9 @@ int vb_fd_gone(int fd);
 // vb_async_fd gives the descriptor of the asynchronous events, as long as ctx is open.
 int vb_async_fd(struct abi_context *ctx);
 
+// vb_device_of gives the library's device, to be compared only.
+uintptr_t vb_device_of(struct abi_context *ctx);
+
 // Memory.
 
 struct abi_pd;
@@ -328,6 +331,7 @@ struct vb_cm_event {
 	struct vb_id *child; // of a request: new, the caller's
 	int32_t type, status;
 	int32_t datagram; // ah and qkey are valid
+	uintptr_t removed; // the device, of a removal
 	struct vb_conn_param conn;
 	struct vb_ah_attr ah;
 	uint32_t qkey;

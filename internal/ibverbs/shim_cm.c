@@ -83,6 +83,7 @@ static int take(struct abi_cm_event *e, const struct vb_id *id, struct vb_cm_eve
 	ev->type = e->event;
 	ev->status = e->status;
 	ev->handle = id->handle;
+	ev->removed = e->event == ABI_CM_DEVICE_REMOVAL && e->id->verbs ? vb_device_of(e->id->verbs) : 0;
 	if (e->event == ABI_CM_MULTICAST_JOIN || e->event == ABI_CM_MULTICAST_ERROR || owner->qp_type == ABI_QPT_UD) {
 		ev->datagram = 1;
 		ev->qkey = e->param.ud.qkey;

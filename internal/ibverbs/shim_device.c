@@ -256,7 +256,7 @@ int vb_gid_table(struct abi_context *ctx, struct vb_gid *g, uint32_t n, uint32_t
 	errno = 0;
 	r = vb._ibv_query_gid_table(ctx, t, n, 0, sizeof(*t));
 	if (r < 0)
-		e = vb_errno((int)r);
+		e = (int)-r; // always a negative errno
 	else if (r > n)
 		r = n;
 	for (i = 0; !e && i < (uint32_t)r; i++) {
@@ -319,3 +319,5 @@ int vb_readable(int fd)
 }
 
 int vb_fd_gone(int fd) { return vb_readable(fd) < 0; }
+
+uintptr_t vb_device_of(struct abi_context *ctx) { return (uintptr_t)ctx->device; }
