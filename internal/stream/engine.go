@@ -1,7 +1,8 @@
 package stream
 
 import (
-	"io"
+	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/verbena-rdma/verbena/ib"
@@ -9,26 +10,104 @@ import (
 
 // Engine is the protocol machine of one connection.
 type Engine struct {
-	cfg  Config
-	peer Hello
+	cfg   Config
+	local Hello
+	peer  Hello
+	now   time.Duration
 
 	out    outgoing
 	in     incoming
 	end    ending
-	timers timers
+	alive  keepAlive
 	maps   maps
 	events Events
 
-	c *compat  // one of the two
-	v *verbena //
+	c *compat  // one of
+	v *verbena // the two
 }
 
+// Our own choices.
+const (
+	defaultShrink = time.Second
+	defaultLinger = 5 * time.Second
+	minSendQueue  = 16
+	// lastWordTime is how long the last word of a connection that failed may take, and how
+	// long a compatible peer is answered after both sides closed.
+	lastWordTime = time.Second
+	// enough bytes are sent at once, even while an earlier message is on its way.
+	enough = 16 << 10
+)
+
 // New makes the machine of a connection whose hellos have been exchanged. A *ConfigError
-// says what in c is not possible. Nothing of c is kept but the receive memory and the
-// table.
+// says what in c is not possible. Of c, the receive memory and the table are kept.
 func New(c Config) (*Engine, error) {
-	e := &Engine{cfg: c, peer: *c.Peer}
+	e := &Engine{cfg: c, local: *c.Local, peer: *c.Peer, now: c.Now}
+	e.cfg.Local, e.cfg.Peer = nil, nil
+	for _, d := range []struct {
+		v   *time.Duration
+		def time.Duration
+	}{{&e.cfg.Shrink, defaultShrink}, {&e.cfg.Linger, defaultLinger}} {
+		if *d.v == 0 {
+			*d.v = d.def
+		}
+	}
+	if e.cfg.MaxRecv == 0 {
+		e.cfg.MaxRecv = defaultMaxRecv
+	}
+	switch {
+	case c.Mode != Compatible && c.Mode != Verbena:
+		return nil, &ConfigError{"Mode", "there is no mode " + strconv.Itoa(int(c.Mode))}
+	case c.SendQueue < minSendQueue || c.SendQueue > 1<<15:
+		return nil, &ConfigError{"SendQueue", fmt.Sprintf("%d is not in %d to %d", c.SendQueue, minSendQueue, 1<<15)}
+	case c.SendBuffer < 0 || int64(c.SendBuffer) > 1<<31:
+		return nil, &ConfigError{"SendBuffer", fmt.Sprintf("%d is not in 0 to 2^31", c.SendBuffer)}
+	case e.cfg.MaxRecv < 0 || e.cfg.MaxRecv > MaxRecvSize || e.cfg.MaxRecv&(e.cfg.MaxRecv-1) != 0:
+		return nil, &ConfigError{"MaxRecv", fmt.Sprintf("%d is not a power of two up to %d", c.MaxRecv, MaxRecvSize)}
+	case c.Recv.Once:
+		return nil, &ConfigError{"Recv", "the first memory cannot be for one filling"}
+	}
+	e.out.size = uint64(c.SendBuffer)
+	e.out.slots = make([]slot, c.SendQueue)
+	e.alive.set(c.KeepAlive, c.Now)
+	var err error
+	if c.Mode == Compatible {
+		err = e.newCompat()
+	} else {
+		err = e.newVerbena()
+	}
+	if err != nil {
+		return nil, err
+	}
+	if n := e.local.IOMap; n > 0 {
+		e.maps.remote = make([]remoteMap, n)
+	}
 	return e, nil
+}
+
+// checkRecv checks receive memory.
+func (e *Engine) checkRecv(field string, m *RecvMemory) error {
+	bad := func(format string, a ...any) error { return &ConfigError{field, fmt.Sprintf(format, a...)} }
+	switch {
+	case m.Size <= 0 || m.Count <= 0 || m.Count > 1<<15 || int64(m.Size)*int64(m.Count) > 1<<31:
+		return bad("%d buffers of %d bytes", m.Count, m.Size)
+	case m.Once && (e.cfg.Mode != Compatible || m.Count != 1):
+		return bad("only one buffer can be for one filling, and only in compatible mode")
+	}
+	if e.cfg.Mode == Compatible {
+		if m.Count < 2 && !m.Once {
+			return bad("one buffer: there must be two, so that one can be filled while the other is read")
+		}
+		return nil
+	}
+	switch {
+	case m.Size&(m.Size-1) != 0 || m.Size < MinRecv || m.Size > MaxRecvSize:
+		return bad("size %d is not a power of two from %d to %d", m.Size, MinRecv, MaxRecvSize)
+	case m.Count < MinCredits:
+		return bad("%d buffers are below %d", m.Count, MinCredits)
+	case len(m.Mem) < m.Size*m.Count:
+		return bad("%d bytes of memory for %d buffers of %d", len(m.Mem), m.Count, m.Size)
+	}
+	return nil
 }
 
 // Mode gives the protocol that is spoken.
@@ -36,35 +115,60 @@ func (e *Engine) Mode() Mode { return e.cfg.Mode }
 
 // Arrival is the completion of a receive.
 type Arrival struct {
-	Opcode ib.WCOpcode // WCRecv or WCRecvRDMAWithImm
+	Opcode ib.WCOpcode // WCRecv or WCRecvWriteImm
 	HasImm bool
 	Imm    uint32 // host order, as in verbs.WC
 	Len    uint32 // ByteLen
 }
 
 // Received takes the oldest receive that completed well.
-func (e *Engine) Received(now time.Duration, a Arrival) {}
+func (e *Engine) Received(now time.Duration, a Arrival) {
+	e.now = now
+	if e.end.over {
+		return
+	}
+	e.alive.heard(now)
+	if e.v != nil {
+		e.v.received(a)
+	} else {
+		e.c.received(a)
+	}
+}
 
-// Sent says that the request id, and with it all before, has completed well. It may be
-// called for signaled requests only.
-func (e *Engine) Sent(now time.Duration, id uint64) {}
-
-// Fail says that the queue pair works no more: a completion failed, or the device is
-// gone. The connection is over, unless it had ended before. Flushed completions behind
-// the first failure need not be passed.
-func (e *Engine) Fail(err error) {}
-
-// Disconnected says that the peer ended the connection by way of the connection manager
-// (DREQ), and that all completions before have been passed. Without a closing word of
-// the peer that is a reset.
-func (e *Engine) Disconnected() {}
-
-// Next gives the next request to post. It must be posted, or the connection must be
-// ended: the engine counts on it.
-func (e *Engine) Next(now time.Duration, op *Op) bool { return false }
+// Sent says that the request id, and with it all before, has completed well. It is called
+// for signaled requests.
+func (e *Engine) Sent(now time.Duration, id uint64) {
+	e.now = now
+	if id >= e.alive.id && e.alive.id != 0 {
+		e.alive.heard(now)
+	}
+	e.sent(id)
+}
 
 // NextRecv gives the next receive to post.
-func (e *Engine) NextRecv(r *Recv) bool { return false }
+func (e *Engine) NextRecv(r *Recv) bool {
+	switch {
+	case e.end.over || e.end.gone:
+		return false
+	case e.v != nil:
+		return e.v.nextRecv(r)
+	}
+	return e.c.nextRecv(r)
+}
+
+// Next gives the next request to post. It must be posted, before anything else is asked
+// of the engine, or the connection ended with Fail: the engine counts on it.
+func (e *Engine) Next(now time.Duration, op *Op) bool {
+	e.now = now
+	if e.end.over || e.end.gone || e.out.free() == 0 {
+		return false
+	}
+	*op = Op{}
+	if e.v != nil {
+		return e.v.next(op)
+	}
+	return e.c.next(op)
+}
 
 // Events gives what happened since the last call.
 func (e *Engine) Events() Events {
@@ -76,103 +180,33 @@ func (e *Engine) Events() Events {
 // Deadline gives the time at which Advance wants to be called. It may move with every
 // call; one that moved to a later time need not be set anew, as Advance may be called
 // early.
-func (e *Engine) Deadline() (time.Duration, bool) { return 0, false }
+func (e *Engine) Deadline() (at time.Duration, ok bool) {
+	if e.end.over {
+		return 0, false
+	}
+	at, ok = e.shrinkAt()
+	if t, has := e.end.deadline, e.end.timed; has && (!ok || t < at) {
+		at, ok = t, true
+	}
+	if t, has := e.alive.deadline(); has && (!ok || t < at) {
+		at, ok = t, true
+	}
+	return at, ok
+}
 
 // Advance lets time pass: keep-alive, linger, shrinking.
-func (e *Engine) Advance(now time.Duration) {}
-
-// Peek gives the next bytes of the peer, contiguous, as long as Consume does not take
-// them. An empty Loc without an error means that there are none yet. After the last
-// byte the error is io.EOF at an orderly end, else that of Err.
-func (e *Engine) Peek() (Loc, error) { return Loc{}, io.EOF }
-
-// Bytes gives the memory of a Loc in receive memory that came with Mem.
-func (e *Engine) Bytes(l Loc) []byte { return nil }
-
-// Consume takes n bytes, at most those that Peek gave.
-func (e *Engine) Consume(n int) {}
-
-// Buffered gives how many bytes Peek and Consume can take now.
-func (e *Engine) Buffered() int { return 0 }
-
-// Room gives free, contiguous room of the send buffer for the user's next bytes. An
-// empty Loc without an error means that there is none now; Writable will come.
-func (e *Engine) Room() (Loc, error) { return Loc{}, nil }
-
-// Commit says that n bytes were copied to the start of what Room gave. They are part of
-// the stream now.
-func (e *Engine) Commit(n int) {}
-
-// CommitDirect makes n bytes at off of DirectRegion part of the stream, without a copy. It
-// gives false if Room would give nothing, or while bytes before have not been posted.
-// The memory is busy until DirectDone, and only Abort ends that early. Room gives nothing
-// until all of it was posted.
-func (e *Engine) CommitDirect(off uint32, n int) bool { return false }
-
-// SetSendBuffer changes the size of the send region. It gives false while the region is
-// in use; the owner may free it after it gave true for another size.
-func (e *Engine) SetSendBuffer(size int) bool { return false }
-
-// Unsent gives how many committed bytes were not posted yet, and Unacked how many were
-// not taken by the peer's device, as far as is known.
-func (e *Engine) Unsent() int  { return 0 }
-func (e *Engine) Unacked() int { return 0 }
-
-// SetNoDelay changes Config.NoDelay.
-func (e *Engine) SetNoDelay(on bool) { e.cfg.NoDelay = on }
-
-// SetKeepAlive changes Config.KeepAlive.
-func (e *Engine) SetKeepAlive(now time.Duration, k KeepAlive) {}
-
-// Want gives the size of the buffers that WantRecv asks for.
-func (e *Engine) Want() int { return 0 }
-
-// Lend gives the engine more receive memory, usually after WantRecv. It is used in place
-// of what was used before. The region comes back by RecvReturned: when it was not needed
-// for some time, when something larger was lent, or when the connection is over (then
-// at once, without an event, with the queue pair). Decline says no; WantRecv comes again
-// later.
-func (e *Engine) Lend(now time.Duration, m RecvMemory) (Region, error) { return 0, nil }
-func (e *Engine) Decline(now time.Duration)                            {}
-
-// TakeReturned gives a lent region that is free.
-func (e *Engine) TakeReturned() (Region, bool) { return 0, false }
-
-// CloseWrite ends this side's data behind what was committed. The peer reads the end.
-func (e *Engine) CloseWrite() {}
-
-// CloseRead makes Peek give io.EOF at once. What arrives is thrown away.
-func (e *Engine) CloseRead() {}
-
-// Close does both, and ends the connection: Finished comes when the peer has taken
-// everything and knows, Failed with ErrLinger when it did not in time.
-func (e *Engine) Close(now time.Duration) {}
-
-// Abort ends the connection without waiting: what was not posted is dropped, and one last
-// request tells the peer why, if it can be sent. Finished comes when it was, or soon.
-func (e *Engine) Abort(now time.Duration, why Reason) {}
-
-// Err gives why the connection is over: nil while it works and after an orderly end.
-func (e *Engine) Err() error { return nil }
-
-// MapLocal tells the peer that it may write n bytes at addr under the offsets from offset
-// on (riomap). index is below Config.Local.IOMap. MapBusy: it was in use and has not
-// come by TakeUnmapped.
-func (e *Engine) MapLocal(index int, offset, addr uint64, key ib.RKey, n uint32) error { return nil }
-
-// UnmapLocal takes a map back. Verbena: the memory is free when TakeUnmapped gives index.
-// Compatible peers may write until the connection ends: it is given at once, and a peer
-// that still writes loses the connection.
-func (e *Engine) UnmapLocal(index int) error { return nil }
-
-// TakeUnmapped gives a map that was taken back.
-func (e *Engine) TakeUnmapped() (index int, ok bool) { return 0, false }
-
-// MapRoom gives room of the send buffer for a write to the peer's map at offset, at most
-// what the map takes from there. ErrNoMap: the peer has no map there. An empty Loc: wait
-// for Writable.
-func (e *Engine) MapRoom(offset uint64) (Loc, error) { return Loc{}, nil }
-
-// CommitMap writes n bytes, copied to what MapRoom gave, to the peer's map at offset
-// (riowrite). What is committed later arrives later. Drained tells when it was taken.
-func (e *Engine) CommitMap(offset uint64, n int) {}
+func (e *Engine) Advance(now time.Duration) {
+	e.now = now
+	if e.end.over {
+		return
+	}
+	e.shrink(now)
+	if e.end.timed && now >= e.end.deadline {
+		e.end.timed = false
+		e.tooLate()
+	}
+	if e.alive.due(now) {
+		e.die(ErrKeepAlive, NoKeepAlive)
+		e.over(Failed) // the last word would wait for the silent peer
+	}
+}

@@ -183,15 +183,15 @@ func Negotiate(request, reply *Hello) (Mode, error) {
 	return Verbena, nil
 }
 
-// encodeIOMap gives the byte for a map of n entries, rounded up to what it can say.
+// encodeIOMap gives the byte for a map of n entries, rounded down to what it can say.
 func encodeIOMap(n int) uint8 {
 	switch {
 	case n <= 0:
 		return 0
-	case n <= 0x80:
-		return uint8(n)
+	case n < 256:
+		return uint8(min(n, 0x80))
 	}
-	return 0x80 | uint8(min((n+255)/256, 127))
+	return 0x80 | uint8(min(n/256, 127))
 }
 
 // decodeIOMap gives the number of entries that a byte means.

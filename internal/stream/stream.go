@@ -127,7 +127,7 @@ type RecvMemory struct {
 	// Addr and RKey are how the peer writes there; Compatible only.
 	Addr uint64
 	RKey ib.RKey
-	// Once: each buffer is used for one filling, then the region comes back. Compatible
+	// Once: the one buffer is used for one filling, then the region comes back. Compatible
 	// only: this is how data land directly in the memory of a reader.
 	Once bool
 }
@@ -140,7 +140,7 @@ type Config struct {
 	// SendQueue is how many requests may be outstanding, at least 16.
 	SendQueue int
 	// RecvQueue is how many receives the queue pair takes. Compatible: so many are
-	// posted, at least Local.Credits + SpareRecvs. Verbena: those lent are bounded by it.
+	// posted, at least Local.Credits. Verbena: at most so many are, up to 511.
 	RecvQueue int
 	// Posted is how many receives were posted before the hello was sent: those of
 	// InitialRecv. Verbena needs all of them, Compatible may have 0.
@@ -160,7 +160,8 @@ type Config struct {
 	// Shrink is how long bulk memory stays when it is not needed; 0: 1 s.
 	Shrink time.Duration
 	KeepAlive
-	// Linger is how long Close waits for the peer to take what was written; 0: 5 s.
+	// Linger is how long Close waits for the peer to take what was written, and in
+	// Compatible to close as well; 0: 5 s.
 	Linger time.Duration
 	// NoDelay sends small writes at once, even while an earlier one is on its way.
 	NoDelay bool
