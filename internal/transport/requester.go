@@ -236,6 +236,16 @@ func (q *QP) readPart(w *wqe, s seq) uint32 {
 	return min(end-at, p.size-(at-p.base)%p.size)
 }
 
+// partStart gives the first packet of the part of a READ in which packet s lies.
+func (q *QP) partStart(w *wqe, s seq) seq {
+	at := uint32(s - w.first)
+	p := w.parts[1]
+	if at < p.base {
+		p = w.parts[0]
+	}
+	return s - seq((at-p.base)%p.size)
+}
+
 // packets gives the number of packets of a message of n bytes (IBTA Vol 1 §9.7.2).
 func (q *QP) packets(n uint32) uint32 {
 	if n <= q.mtu {

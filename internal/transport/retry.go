@@ -199,8 +199,9 @@ func (q *QP) roundTrip(d time.Duration) {
 
 // sendProbe sends one packet again: the last, which shows whether the end of a burst was
 // lost, and the oldest in turn, for which the peer may wait without saying so a second
-// time. Of a READ it asks for the last packet of the response, or for all that is missing
-// of the oldest part: a part of a READ must not begin in its middle for the peer.
+// time. Of a READ it asks for all that is missing of a part, the last or the oldest, and
+// never for a later piece: Linux' Soft-RoCE takes the begin of what was asked for last as
+// the begin of the READ, and is silent about what lies before it from then on.
 func (q *QP) sendProbe(out *Output) (full bool) {
 	r := &q.req
 	q.retry.probe = false
@@ -217,13 +218,14 @@ func (q *QP) sendProbe(out *Output) (full bool) {
 	if i == q.sq.next || q.sq.wqe(i).first > s {
 		i--
 	}
+	n := uint32(1)
+	if w := q.sq.wqe(i); q.sq.slot(i).Opcode == ib.OpRead {
+		s = max(r.una, q.partStart(w, s))
+		n = q.readPart(w, s)
+	}
 	if !q.begin(out, q.payload(q.sq.slot(i), q.sq.wqe(i), s)) {
 		q.retry.probe = true
 		return true
-	}
-	n := uint32(1)
-	if s == r.una && q.sq.slot(i).Opcode == ib.OpRead {
-		n = q.readPart(q.sq.wqe(i), s)
 	}
 	if q.emit(out, i, s, n, true) != mem.OK {
 		return false

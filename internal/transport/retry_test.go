@@ -582,3 +582,35 @@ func TestProbeRevives(t *testing.T) {
 	x.a.wantDone(1, ib.StatusSuccess)
 	x.a.wantDone(2, ib.StatusSuccess)
 }
+
+// What is asked for again of a READ never begins behind something that is missing: Linux'
+// Soft-RoCE does not answer a request for that any more.
+func TestProbeOfReadDoesNotMoveAhead(t *testing.T) {
+	t.Parallel()
+	x := newScript(t, &setup{timeout: time.Second})
+	n := 3*int(x.a.q.mtu) + 7
+	x.a.post(req{id: 1, op: ib.OpRead, sgl: []driver.SGE{x.a.sge(0, n)}})
+	x.a.wantPacket(wire.RCReadRequest, 0, "ack")
+	x.deliver()
+	x.b.wantResponse(wire.RCReadRespFirst, 0, wire.AckNoLimit)
+	x.deliver()
+	for _, op := range []wire.Opcode{wire.RCReadRespMiddle, wire.RCReadRespMiddle, wire.RCReadRespLast} {
+		if p := x.b.next().packet(); p.Opcode != op {
+			t.Fatal(p)
+		}
+		x.drop()
+	}
+	for range 4 { // the last and the oldest in turn
+		x.a.advance()
+		p := x.a.wantPacket(wire.RCReadRequest, 1, "ack")
+		if int(p.RETH.Len) != n-int(x.a.q.mtu) {
+			t.Errorf("%d bytes", p.RETH.Len)
+		}
+		x.drop()
+	}
+	x.a.advance()
+	x.a.wantPacket(wire.RCReadRequest, 1, "ack")
+	x.deliver()
+	x.run()
+	x.a.wantDone(1, ib.StatusSuccess)
+}
