@@ -47,6 +47,9 @@ var models = map[string]func() setup{
 	"Wait": func() setup {
 		return setup{completions: counts(2, 2), alike: true, threads: each}
 	},
+	"WaitFine": func() setup { // what is between a call of the provider and its answer, too
+		return setup{completions: counts(1, 1), alike: true, threads: each, fine: true}
+	},
 	"WaitGlitch": func() setup {
 		return setup{completions: counts(1, 1), alike: true, threads: each, glitches: 1}
 	},
@@ -60,13 +63,13 @@ var models = map[string]func() setup{
 		return setup{completions: []int{2}, shared: true, threads: func(w *world) { w.waits("a", 0, 1); w.waits("b", 0, 1) }}
 	},
 	"WaitWake": func() setup { // one waits for a completion, or else Wake
-		return setup{completions: counts(1, 1), threads: func(w *world) { w.waitsOnce("a", 0); w.waits("b", 1, w.cfg.completions[1]); w.wakes(0) }, partly: true}
+		return setup{completions: []int{0, 1}, fine: true, threads: func(w *world) { w.waitsOnce("a", 0); w.waits("b", 1, 1); w.wakes(0) }, partly: true}
 	},
 	"Loop": func() setup {
 		return setup{completions: counts(2, 2), threads: func(w *world) { w.loops(habits{}) }, glitches: 1}
 	},
 	"LoopLate": func() setup { // completions come before the first arm
-		return setup{completions: counts(2, 2), threads: func(w *world) { w.loops(habits{event: true}) }, before: 1}
+		return setup{completions: []int{2, 2}, threads: func(w *world) { w.loops(habits{event: true}) }, before: 1}
 	},
 	"LoopEvent": func() setup {
 		return setup{completions: counts(2, 2), threads: func(w *world) { w.loops(habits{event: true}) }}
@@ -74,8 +77,11 @@ var models = map[string]func() setup{
 	"LoopCloseChannel": func() setup {
 		return setup{completions: counts(2, 2), threads: func(w *world) { w.loops(habits{event: true}); w.closes(-1) }}
 	},
+	"LoopFine": func() setup {
+		return setup{completions: counts(1, 1), threads: func(w *world) { w.loops(habits{}) }, fine: true}
+	},
 	"LoopCloseQueue": func() setup {
-		return setup{completions: counts(2, 1), threads: func(w *world) { w.loops(habits{event: true}); w.closes(0) }}
+		return setup{completions: counts(1, 1), fine: true, threads: func(w *world) { w.loops(habits{event: true}); w.closes(0) }}
 	},
 }
 
@@ -87,7 +93,9 @@ func TestModel_C239_NothingIsLost(t *testing.T) {
 	for name, m := range models {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := m().program(name)
+			c := m()
+			c.fine = c.fine || *modelFull
+			p := c.program(name)
 			if *modelSchedule != "" {
 				fail := model.Replay(t, p, strings.Split(*modelSchedule, ","), func(step, state string) { t.Logf("%-10s %s", step, state) })
 				if fail != nil {
@@ -117,7 +125,7 @@ func TestModel_Reduced(t *testing.T) {
 			for i, whole := range []bool{false, true} {
 				ends[i] = map[string]bool{}
 				c := models[name]()
-				c.completions, c.whole, c.glitches = []int{1, 1}, whole, 0
+				c.completions, c.whole, c.glitches, c.fine = []int{1, 1}, whole, 0, true
 				c.ended = func(w *world) { ends[i][w.outcome()] = true }
 				res, fail := model.Explore(t, c.program(name))
 				t.Logf("whole %v: %v, %d ends", whole, res, len(ends[i]))

@@ -27,6 +27,7 @@ type setup struct {
 	ended       func(w *world) // called when nothing can happen any more
 	glitches    int            // signs without an event that the device may give
 	whole       bool           // no reduction
+	fine        bool           // threads stop after calls of the provider, too
 	alike       bool           // the queues and their threads may be swapped
 }
 
@@ -119,7 +120,7 @@ func newWorld(s *model.Sched, c setup) *world {
 
 // gate is called before the calls of the provider.
 func (w *world) gate(op string, handle uint64) {
-	if !w.begun || !w.s.Running() {
+	if !w.begun || !w.s.Running() || !w.cfg.fine && strings.HasPrefix(op, "after ") {
 		return
 	}
 	q := w.queue(handle)
@@ -128,7 +129,7 @@ func (w *world) gate(op string, handle uint64) {
 		note = fmt.Sprint(q)
 	}
 	w.s.Gate(op, note)
-	if w.cfg.lie != nil && w.s.Running() {
+	if w.cfg.lie != nil && !strings.HasPrefix(op, "after ") && w.s.Running() {
 		w.cfg.lie(w, op, q)
 	}
 }
@@ -264,9 +265,12 @@ func (w *world) Reduce(steps []model.Action) []model.Action {
 		return steps
 	}
 	queue := w.sch.Queue()
+	if slices.ContainsFunc(steps, func(s model.Action) bool { return s.Op == "after next event" }) {
+		return steps // it has yet to say that a queue is not armed any more
+	}
 	for _, s := range steps {
 		q, ok := w.alone[s.Name]
-		if !ok || s.Op != "poll" && s.Op != "arm" || slices.Contains(queue, w.cqs[q].handle) {
+		if !ok || !strings.HasSuffix(s.Op, "poll") && !strings.HasSuffix(s.Op, "arm") || slices.Contains(queue, w.cqs[q].handle) {
 			continue
 		}
 		if more := w.pushed[q] < w.cfg.completions[q]; more && w.scqs[q].Armed() {

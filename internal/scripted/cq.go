@@ -100,6 +100,7 @@ func (ch *Channel) Queue() []uint64 {
 
 // Next takes an event.
 func (ch *Channel) Next() (uint64, bool, error) {
+	defer ch.gate("after next event")
 	err := ch.begin("next event")
 	defer ch.end()
 	gone := errors.Is(err, driver.ErrDeviceGone)
@@ -295,6 +296,7 @@ func (q *CQ) Entries() int {
 
 // Poll gives up to 16 entries, and overwrites those that it gave before.
 func (q *CQ) Poll() ([]driver.WC, error) {
+	defer q.gate("after poll")
 	err := q.begin("poll")
 	defer q.end()
 	gone := errors.Is(err, driver.ErrDeviceGone)
@@ -323,6 +325,7 @@ func (q *CQ) Poll() ([]driver.WC, error) {
 
 // Arm sets the flag.
 func (q *CQ) Arm(solicited bool) error {
+	defer q.gate("after arm")
 	err := q.begin("arm")
 	defer q.end()
 	if err != nil {

@@ -32,7 +32,8 @@ type Config struct {
 	Kernel      bool // devices have a path, as the kernel's
 	Unchecked   bool // calls are neither watched nor counted and never fail, for benchmarks
 	// Gate is called before each call of an object that is counted ("poll", "arm", "next
-	// event", "close cq"), with the handle of the CQ if it is one of a CQ. No lock is held.
+	// event", "close cq"), with the handle of the CQ if it is one of a CQ, and again after
+	// those that poll, arm and fetch ("after poll"). No lock is held.
 	Gate func(op string, handle uint64)
 	Attr driver.DeviceAttr
 	Port driver.PortAttr
