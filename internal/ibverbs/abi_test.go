@@ -64,7 +64,7 @@ func compile(cc, include, file string) ([]byte, error) {
 }
 
 // missing skips a test, and fails it where everything should be there.
-func missing(t *testing.T, why string) {
+func missing(t testing.TB, why string) {
 	t.Helper()
 	if os.Getenv("CI") == "true" {
 		t.Fatal(why)
