@@ -48,7 +48,7 @@ var models = map[string]func() setup{
 		return setup{completions: counts(2, 2), alike: true, threads: each}
 	},
 	"WaitFine": func() setup { // what is between a call of the provider and its answer, too
-		return setup{completions: counts(1, 1), alike: true, threads: each, fine: true}
+		return setup{completions: []int{2, 0}, threads: func(w *world) { w.waits("a", 0, 2); w.waits("b", 1, 1) }, fine: true, partly: true}
 	},
 	"WaitGlitch": func() setup {
 		return setup{completions: counts(1, 1), alike: true, threads: each, glitches: 1}

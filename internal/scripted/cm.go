@@ -27,6 +27,8 @@ type CM struct {
 	// Descriptors makes channels that can only be waited for by their descriptor, as
 	// the kernel's.
 	Descriptors bool
+	// PollErrors makes descriptors that can report errors, see CMChannel.PollError.
+	PollErrors bool
 	// MaxDestRDAtomic and MaxRDAtomic are what QP attributes say beyond what was
 	// negotiated, as a hostile peer would; zero: what was negotiated.
 	MaxDestRDAtomic, MaxRDAtomic int

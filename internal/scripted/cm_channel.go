@@ -4,7 +4,6 @@ import (
 	"context"
 
 	"github.com/verbena-rdma/verbena/ib"
-	"github.com/verbena-rdma/verbena/internal/unix"
 	"github.com/verbena-rdma/verbena/verbs/driver"
 )
 
@@ -19,7 +18,7 @@ type CMChannel struct {
 	err      error         // of Next, when the queue is empty
 	ready    chan struct{} // closed while Next has something
 	isReady  bool
-	fd       int // an eventfd + 1; 0: none yet
+	d        *descriptor // nil: none yet
 	waiting  int
 	closed   bool
 }
@@ -45,14 +44,21 @@ func (ch *CMChannel) level() {
 	ch.isReady = on
 	if on {
 		close(ch.ready)
-		if ch.fd > 0 {
-			unix.EventfdSignal(ch.fd - 1)
-		}
-		return
+	} else {
+		ch.ready = make(chan struct{})
 	}
-	ch.ready = make(chan struct{})
-	if ch.fd > 0 {
-		unix.EventfdDrain(ch.fd - 1)
+	if ch.d != nil {
+		ch.d.set(on)
+	}
+}
+
+// PollError has the descriptor report an error and no data (EPOLLERR), for good, while Next
+// finds nothing and says nothing. It needs CM.PollErrors.
+func (ch *CMChannel) PollError() {
+	ch.cm.mu.Lock()
+	defer ch.cm.mu.Unlock()
+	if _, err := ch.descriptor(); err == nil {
+		ch.d.fail()
 	}
 }
 
@@ -92,17 +98,22 @@ func (ch *CMChannel) FD() (int, error) {
 	if ch.closed {
 		return -1, errCMClosed
 	}
-	if ch.fd == 0 {
-		fd, err := unix.Eventfd()
+	return ch.descriptor()
+}
+
+// descriptor makes the descriptor. cm.mu is held.
+func (ch *CMChannel) descriptor() (int, error) {
+	if ch.d == nil {
+		d, err := newDescriptor(ch.cm.PollErrors)
 		if err != nil {
 			return -1, err
 		}
-		ch.fd = fd + 1
+		ch.d = d
 		if ch.isReady {
-			unix.EventfdSignal(fd)
+			d.set(true)
 		}
 	}
-	return ch.fd - 1, nil
+	return ch.d.fd, nil
 }
 
 // Wait waits until Next has something.
@@ -180,9 +191,9 @@ func (ch *CMChannel) Close() error {
 		}
 	}
 	ch.closed = true
-	if ch.fd > 0 {
-		unix.Close(ch.fd - 1)
-		ch.fd = 0
+	if ch.d != nil {
+		ch.d.close()
+		ch.d = nil
 	}
 	delete(ch.cm.channels, ch)
 	return nil

@@ -67,6 +67,10 @@ func (ch *Channel) Glitch() {
 	ch.level()
 }
 
+// PollError has the descriptor report an error and no data (EPOLLERR), for good, while Next
+// finds nothing and says nothing. It needs Config.PollErrors.
+func (ch *Channel) PollError() { ch.sig.pollError() }
+
 // ForgetAcks has the next n events be fetched and not acknowledged, as a provider does that
 // loses count. The end of their queues is then a violation: the kernel would wait for ever.
 func (ch *Channel) ForgetAcks(n int) {

@@ -299,6 +299,9 @@ func (a *Async) Glitch() {
 	a.level()
 }
 
+// PollError: see Channel.PollError.
+func (a *Async) PollError() { a.sig.pollError() }
+
 // AsyncQueue gives the queue of the opening, for the test to script.
 func (c *Context) AsyncQueue() *Async { return &c.async }
 

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"github.com/verbena-rdma/verbena/internal/unix"
 	"github.com/verbena-rdma/verbena/verbs/driver"
 )
 
@@ -112,12 +111,12 @@ type signal struct {
 	p   *Provider
 	on  bool
 	c   chan struct{} // closed while on
-	fd  int           // -1: not made
+	d   *descriptor   // nil: not made
 	end bool
 }
 
 func (s *signal) init(p *Provider) {
-	s.p, s.fd = p, -1
+	s.p = p
 	s.c = make(chan struct{})
 }
 
@@ -132,13 +131,8 @@ func (s *signal) set(on bool) {
 	} else {
 		s.c = make(chan struct{})
 	}
-	if s.fd < 0 {
-		return
-	}
-	if on {
-		unix.EventfdSignal(s.fd)
-	} else {
-		unix.EventfdDrain(s.fd)
+	if s.d != nil {
+		s.d.set(on)
 	}
 }
 
@@ -153,26 +147,36 @@ func (s *signal) descriptor() (int, error) {
 	if s.end {
 		return -1, fmt.Errorf("scripted: descriptor of a closed notifier")
 	}
-	if s.fd >= 0 {
-		return s.fd, nil
+	if s.d != nil {
+		return s.d.fd, nil
 	}
-	fd, err := unix.Eventfd()
+	d, err := newDescriptor(s.p.cfg.PollErrors)
 	if err != nil {
 		return -1, err
 	}
-	s.fd = fd
+	s.d = d
 	if s.on {
-		unix.EventfdSignal(fd)
+		d.set(true)
 	}
-	return fd, nil
+	return d.fd, nil
+}
+
+// pollError has the descriptor report an error and nothing else, while the calls of the
+// notifier go on as before: a device was removed, and the driver does not say so.
+func (s *signal) pollError() {
+	s.p.mu.Lock()
+	defer s.p.mu.Unlock()
+	if _, err := s.descriptor(); err == nil {
+		s.d.fail()
+	}
 }
 
 // stop ends the signal and leaves it set. p.mu is held.
 func (s *signal) stop() {
 	s.set(true)
 	s.end = true
-	if s.fd >= 0 {
-		unix.Close(s.fd)
-		s.fd = -1
+	if s.d != nil {
+		s.d.close()
+		s.d = nil
 	}
 }

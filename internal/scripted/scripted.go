@@ -29,6 +29,7 @@ import (
 type Config struct {
 	Devices     []string
 	Descriptors bool // notifiers have a descriptor and are no driver.Waiter
+	PollErrors  bool // descriptors can report errors, see Channel.PollError
 	Kernel      bool // devices have a path, as the kernel's
 	Unchecked   bool // calls are neither watched nor counted and never fail, for benchmarks
 	// Gate is called before each call of an object that is counted ("poll", "arm", "next
