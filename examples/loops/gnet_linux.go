@@ -29,13 +29,14 @@ func serveGnet(ctx context.Context, s *server) error {
 	if err := l.add(&source{fd: l.bell, serve: l.serveAgain}); err != nil {
 		return err
 	}
-	stop, err := s.register(ctx, l, l.later)
-	if stop != nil {
-		defer stop()
+	if err := s.register(l, l.later); err != nil {
+		return err
 	}
+	stop, err := s.sockets(ctx, l)
 	if err != nil {
 		return err
 	}
+	defer stop()
 	err = poller.Polling(func(fd int, _ netpoll.IOEvent, _ netpoll.IOFlags) error {
 		if src := l.sources[fd]; src != nil {
 			l.serve(src)

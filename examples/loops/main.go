@@ -2,12 +2,12 @@
 // for its events in every way that a Go program has. The service is the same each time;
 // what differs is a file of its own:
 //
-//	goroutines.go    a goroutine for each source: the way of Go
-//	select_linux.go  one loop around select(2)
-//	poll_linux.go    one loop around poll(2)
-//	epoll_linux.go   one loop around epoll(7), level or edge triggered
-//	gnet_linux.go    the event loop of a framework, gnet
-//	eventloop.go     event.Loop, which does all of it by itself
+//	goroutines.go       a goroutine for each source: the way of Go
+//	select_linux.go     one loop around select(2)
+//	poll_linux.go       one loop around poll(2)
+//	epoll_linux.go      one loop around epoll(7), level or edge triggered
+//	gnet_linux.go       the event loop of a framework, gnet
+//	eventloop_linux.go  event.Loop, which does all of it by itself
 //
 // docs/events.md explains them side by side.
 package main

@@ -84,12 +84,12 @@ func (s *server) rdmaAddr() netip.AddrPort { return s.ln.LocalAddr() }
 func (s *server) tcpAddr() net.Addr        { return s.tcp.Addr() }
 
 // onCM follows an event of the connection manager.
-func (s *server) onCM(ev cm.Event) error {
+func (s *server) onCM(ev cm.Event) {
 	switch ev.Type {
 	case cm.ConnectRequest:
 		// An error is this connection's alone. Closing the id of a request refuses it.
 		if err := s.accept(ev.ID); err != nil {
-			return ev.ID.Close()
+			ev.ID.Close()
 		}
 	case cm.Established:
 	default:
@@ -97,7 +97,6 @@ func (s *server) onCM(ev cm.Event) error {
 		// receives come back through the completion queue, behind the data that came
 		// before the end: onWC ends the connection, and loses nothing.
 	}
-	return nil
 }
 
 func (s *server) accept(id *cm.ID) error {
@@ -128,7 +127,7 @@ func (s *server) accept(id *cm.ID) error {
 
 // onWC follows a completion: what was received is sent back from where it lies, and what
 // was sent makes room for the next message.
-func (s *server) onWC(wc verbs.WC) error {
+func (s *server) onWC(wc verbs.WC) {
 	p := wc.QP.UserData().(*peer)
 	err := wc.Err()
 	switch {
@@ -139,19 +138,18 @@ func (s *server) onWC(wc verbs.WC) error {
 		err = wc.QP.PostRecv(verbs.Recv(wc.ID, p.slot(wc.ID, size)))
 	}
 	if err == nil {
-		return nil
+		return
 	}
 	// Closing the id closes the queue pair: none of its completions and events comes any
 	// more, and the memory is ours again.
 	delete(s.peers, p)
-	err = p.id.Close()
+	p.id.Close()
 	p.dev.free = append(p.dev.free, p.base)
-	return err
 }
 
 // onAsync follows an asynchronous event. Nothing need be done about most of them: the
 // library fails the queue pairs that are concerned, and their completions tell.
-func (s *server) onAsync(verbs.AsyncEvent) error { return nil }
+func (s *server) onAsync(verbs.AsyncEvent) {}
 
 // device makes what connections share when the first comes on a device.
 func (s *server) device(dev *verbs.Device) (*device, error) {

@@ -26,9 +26,9 @@ type registry interface {
 	remove(*source)
 }
 
-// register makes the sources of the service. again is called for a source that must be
-// served though nothing will say that it is ready.
-func (s *server) register(ctx context.Context, r registry, again func(*source)) (stop func(), err error) {
+// register gives the sources of RDMA to a loop. again is called for one that must be served
+// though nothing will say that it is ready.
+func (s *server) register(r registry, again func(*source)) error {
 	s.added = func(d *device) error {
 		cq, err := s.cqSource(d)
 		if err != nil {
@@ -43,8 +43,13 @@ func (s *server) register(ctx context.Context, r registry, again func(*source)) 
 	}
 	cm, err := s.cmSource()
 	if err != nil {
-		return nil, err
+		return err
 	}
+	return r.add(cm)
+}
+
+// sockets gives the others to a loop: those of TCP, and one that wakes it when ctx ends.
+func (s *server) sockets(ctx context.Context, r registry) (stop func(), err error) {
 	end, err := endSource(ctx)
 	if err != nil {
 		return nil, err
@@ -57,7 +62,7 @@ func (s *server) register(ctx context.Context, r registry, again func(*source)) 
 	return func() {
 		tcp.close()
 		unix.Close(end.fd)
-	}, errors.Join(r.add(cm), r.add(tcp.accept), r.add(end))
+	}, errors.Join(r.add(tcp.accept), r.add(end))
 }
 
 // waiter waits for sources: with select, poll or epoll.
@@ -69,33 +74,47 @@ type waiter interface {
 	close()
 }
 
-// serveLoop is a program's own event loop: RDMA and TCP, one goroutine, one waiter.
-func serveLoop(ctx context.Context, s *server, w waiter) error {
-	defer w.close()
-	var again, ready []*source
-	stop, err := s.register(ctx, w, func(src *source) { again = append(again, src) })
-	if stop != nil {
-		defer stop()
-	}
-	if err != nil {
-		return err
-	}
+// loop is a program's own event loop: one goroutine, one waiter.
+type loop struct {
+	waiter
+	again []*source // that must be served, whatever their descriptors say
+}
+
+func (l *loop) later(s *source) { l.again = append(l.again, s) }
+
+func (l *loop) run(ctx context.Context) (err error) {
+	var ready []*source
 	for ctx.Err() == nil {
-		ready, again = append(ready[:0], again...), again[:0]
-		if ready, err = w.wait(ready, len(ready) == 0); err != nil {
+		ready, l.again = append(ready[:0], l.again...), l.again[:0]
+		if ready, err = l.wait(ready, len(ready) == 0); err != nil {
 			return err
 		}
-		for _, src := range ready {
-			more, err := src.serve()
+		for _, s := range ready {
+			more, err := s.serve()
 			if err != nil {
 				return err
 			}
 			if more {
-				again = append(again, src) // the next wait does not block
+				l.later(s) // the next wait does not block
 			}
 		}
 	}
 	return nil
+}
+
+// serveLoop serves RDMA and TCP in such a loop.
+func serveLoop(ctx context.Context, s *server, w waiter) error {
+	l := &loop{waiter: w}
+	defer l.close()
+	if err := s.register(l, l.later); err != nil {
+		return err
+	}
+	stop, err := s.sockets(ctx, l)
+	if err != nil {
+		return err
+	}
+	defer stop()
+	return l.run(ctx)
 }
 
 // budget is how much work of one source is done before it is the others' turn.
@@ -110,9 +129,7 @@ func (s *server) cmSource() (*source, error) {
 			if !ok || err != nil {
 				return false, err
 			}
-			if err := s.onCM(ev); err != nil {
-				return false, err
-			}
+			s.onCM(ev)
 		}
 		return true, nil
 	}}, err
@@ -127,9 +144,7 @@ func (s *server) asyncSource(d *device) (*source, error) {
 			if !ok || err != nil {
 				return false, err
 			}
-			if err := s.onAsync(ev); err != nil {
-				return false, err
-			}
+			s.onAsync(ev)
 		}
 		return true, nil
 	}}, err
@@ -157,9 +172,7 @@ func (s *server) cqSource(d *device) (*source, error) {
 			return false, err
 		}
 		for _, wc := range wcs[:n] {
-			if err := s.onWC(wc); err != nil {
-				return false, err
-			}
+			s.onWC(wc)
 		}
 		if n == budget {
 			return true, nil // there may be more: do not sleep
