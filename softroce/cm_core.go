@@ -20,7 +20,8 @@ import (
 // One lock is for everything. It is never held while something waits: datagrams that
 // the agent wants sent are sent after it is given back.
 type cmCore struct {
-	rand func() uint64
+	rand    func() uint64
+	foreign *foreign // may be nil
 
 	mu       sync.Mutex
 	host     cmHost // nil: there is no device
@@ -189,7 +190,7 @@ func (m *cmCore) OpenChannel() (driver.CMChannel, error) {
 		return nil, cmGone("open channel")
 	}
 	ch := &cmChannel{core: m}
-	ch.notifier.init()
+	ch.notifier.init(m.foreign)
 	m.channels[ch] = struct{}{}
 	return ch, nil
 }

@@ -23,6 +23,7 @@ func (p *Provider) OpenCM() (driver.CM, error) {
 	defer p.mu.Unlock()
 	if p.cm == nil {
 		p.cm = newCMCore(d.rand64)
+		p.cm.foreign = &p.foreign
 	}
 	if p.dev != nil {
 		p.attachCM(p.cm, p.dev)

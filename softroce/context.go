@@ -85,7 +85,7 @@ var (
 
 func (d *device) open() *deviceContext {
 	c := &deviceContext{d: d, ends: make(map[ender]struct{})}
-	c.async.notifier.init()
+	c.async.notifier.init(d.foreign)
 	d.mu.Lock()
 	d.contexts[c] = struct{}{}
 	d.mu.Unlock()
@@ -273,7 +273,7 @@ func (c *deviceContext) CreateCompChannel() (driver.CompChannel, error) {
 		return nil, err
 	}
 	ch := &compChannel{ctx: c}
-	ch.notifier.init()
+	ch.notifier.init(c.d.foreign)
 	ch.notifier.interrupt = ch.leader.interrupt
 	c.keep(ch)
 	return ch, nil

@@ -272,6 +272,9 @@ func (c *cq) detach(q *qp) {
 // not fire. Armed for any completion, it stays so.
 func (c *cq) Arm(solicited bool) error {
 	c.empty.Store(0)
+	if e := c.from.Load(); e != nil {
+		e.resign()
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := c.err(); err != nil {

@@ -44,15 +44,16 @@ type manager interface {
 // events, timers, tables). No lock but endpoint.rx is held while a manager is called,
 // and none but leader.mu, which says that somebody waits, while a goroutine waits.
 type device struct {
-	cfg    *Config
-	guid   ib.GUID
-	stats  counters
-	timers timerQueue
-	news   timer // addresses have changed
-	qps    registry
-	port   port
-	eps    endpoints
-	window windows
+	cfg     *Config
+	guid    ib.GUID
+	stats   counters
+	foreign *foreign // of the provider
+	timers  timerQueue
+	news    timer // addresses have changed
+	qps     registry
+	port    port
+	eps     endpoints
+	window  windows
 
 	memMu  sync.Mutex // around Register and Remove
 	memory *mem.Table

@@ -40,6 +40,8 @@ type endpoints struct {
 	m      map[netip.Addr]*endpoint
 	down   bool
 	closed bool
+
+	foreign atomic.Bool // see foreign
 }
 
 func (s *endpoints) init(d *device) {
@@ -275,13 +277,15 @@ func (e *endpoint) run() {
 	defer close(e.done)
 	failures := 0
 	for {
-		n, err := e.conn.Read(e.ms)
+		n, err := e.read()
 		switch {
 		case err == nil:
 			failures = 0
 			if e.turn(n, nil) {
 				e.vacate()
-				e.stand()
+				if !e.resigned() {
+					e.stand()
+				}
 				e.settle()
 			}
 		case errors.Is(err, net.ErrClosed):

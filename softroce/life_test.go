@@ -68,7 +68,7 @@ func TestObjectOfClosedOpening(t *testing.T) {
 	t.Parallel()
 	ctx := open(t, newProvider(t, nil))
 	ch := &compChannel{ctx: ctx}
-	ch.notifier.init()
+	ch.notifier.init(nil)
 	q := newCQ(ctx, driver.CQConfig{Entries: 1, Channel: ch}, ch)
 	ctx.Close() // after CreateCompChannel and CreateCQ have looked
 	ctx.keep(ch)

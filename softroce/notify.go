@@ -13,13 +13,18 @@ type notifier struct {
 	token     chan struct{} // cap 1: full while the queue has something
 	interrupt func()        // wakes who waits elsewhere for the level; nil: nobody does
 
+	foreign *foreign // is told of the descriptor; may be nil
+
 	mu     sync.Mutex
 	on     bool
 	closed bool
 	fd     eventFD // zero: not made
 }
 
-func (n *notifier) init() { n.token = make(chan struct{}, 1) }
+func (n *notifier) init(f *foreign) {
+	n.token = make(chan struct{}, 1)
+	n.foreign = f
+}
 
 // set and clear change the level; both are idempotent. They do not block.
 func (n *notifier) set() {
@@ -94,16 +99,26 @@ func (n *notifier) wait(ctx context.Context) error {
 // descriptor gives the descriptor, which stays the notifier's.
 func (n *notifier) descriptor() (int, error) {
 	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.fd.open(n.on || n.closed)
+	was := n.fd.there()
+	fd, err := n.fd.open(n.on || n.closed)
+	is := n.fd.there()
+	n.mu.Unlock()
+	if is && !was {
+		n.foreign.use(1)
+	}
+	return fd, err
 }
 
 // close leaves the level set for ever, and closes the descriptor.
 func (n *notifier) close() {
 	n.mu.Lock()
 	n.closed = true
+	was := n.fd.there()
 	n.fd.close()
 	n.mu.Unlock()
+	if was {
+		n.foreign.use(-1)
+	}
 	n.put()
 	if n.interrupt != nil {
 		n.interrupt()

@@ -32,6 +32,8 @@ func (e *eventFD) open(level bool) (int, error) {
 	return e.fd - 1, nil
 }
 
+func (e *eventFD) there() bool { return e.fd != 0 }
+
 func (e *eventFD) raise() {
 	if e.fd != 0 && !e.up {
 		e.up = unix.EventfdSignal(e.fd-1) == nil

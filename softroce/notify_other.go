@@ -15,6 +15,7 @@ func (e *eventFD) open(bool) (int, error) {
 	return -1, fmt.Errorf("softroce: event descriptor on %s: %w", runtime.GOOS, errors.ErrUnsupported)
 }
 
-func (e *eventFD) raise() {}
-func (e *eventFD) lower() {}
-func (e *eventFD) close() {}
+func (e *eventFD) there() bool { return false }
+func (e *eventFD) raise()      {}
+func (e *eventFD) lower()      {}
+func (e *eventFD) close()      {}

@@ -14,7 +14,7 @@ import (
 
 func newNotifier() *notifier {
 	n := new(notifier)
-	n.init()
+	n.init(nil)
 	return n
 }
 

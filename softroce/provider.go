@@ -50,6 +50,8 @@ type Provider struct {
 	// before mu.
 	life sync.Mutex
 
+	foreign foreign
+
 	mu     sync.Mutex
 	dev    *device   // nil: removed
 	gone   []*device // removed, to be closed with the provider
@@ -100,6 +102,8 @@ func checkAddr(a netip.Addr) error {
 func (p *Provider) addDevice() {
 	p.seed[31] += byte(p.count)
 	p.dev = newDevice(&p.cfg, p.seed)
+	p.dev.foreign = &p.foreign
+	p.foreign.serve(&p.dev.eps)
 	p.count++
 	if p.cm != nil {
 		p.attachCM(p.cm, p.dev)

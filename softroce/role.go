@@ -81,7 +81,11 @@ func (e *endpoint) vacate() {
 	r.since.Store(int64(now))
 	r.state.Store(roleVacant)
 	if !r.armed.Swap(true) {
-		e.d.schedule(&r.timer, now+time.Duration(r.grace.Load()))
+		grace := time.Duration(r.grace.Load())
+		if e.foreign() {
+			grace = minGrace
+		}
+		e.d.schedule(&r.timer, now+grace)
 	}
 }
 
@@ -128,7 +132,7 @@ func (e *endpoint) yields() bool {
 	if at := r.polled.Load(); at != 0 && e.d.now()-time.Duration(at) < polling {
 		return true
 	}
-	if !e.woke || e.d.waiting.Load() != 1 {
+	if !e.woke || e.d.waiting.Load() != 1 || e.foreign() {
 		return false
 	}
 	if r.skip > 0 {
@@ -191,7 +195,7 @@ func (l *leader) interrupt() {
 // lead waits for an event of ch on the socket itself, if the role of the reader can be
 // had. It reports false if it cannot: the caller then waits for the level.
 func (e *endpoint) lead(ctx context.Context, ch *compChannel) (done bool, err error) {
-	if e.role.conn == nil || !e.role.claim() {
+	if e.role.conn == nil || e.foreign() || !e.role.claim() {
 		return false, nil
 	}
 	l := &ch.leader
@@ -204,6 +208,11 @@ func (e *endpoint) lead(ctx context.Context, ch *compChannel) (done bool, err er
 		}
 		if err = ctx.Err(); err != nil {
 			break
+		}
+		if e.foreign() {
+			l.at.Store(nil)
+			e.handBack()
+			return false, nil
 		}
 		n, failed := e.conn.Read(e.ms)
 		l.at.Store(nil)
@@ -218,7 +227,7 @@ func (e *endpoint) lead(ctx context.Context, ch *compChannel) (done bool, err er
 		}
 	}
 	l.at.Store(nil)
-	if e.d.waiting.Load() > 1 {
+	if e.d.waiting.Load() > 1 || e.foreign() {
 		e.handBack() // others sleep, and want to be woken
 	} else {
 		e.vacate()

@@ -27,6 +27,7 @@ type batchConn struct {
 	limits Limits
 	gso    atomic.Bool
 	count  counters
+	bell   bell
 	read   receiver
 	try    receiver
 	write  sender
@@ -163,7 +164,6 @@ func setBuffer(fd, force, opt, n int) {
 
 func (c *batchConn) LocalAddr() netip.AddrPort { return c.local }
 func (c *batchConn) counters() Counters        { return c.count.load() }
-func (c *batchConn) Close() error              { return c.udp.Close() }
 
 func (c *batchConn) Limits() Limits {
 	l := c.limits

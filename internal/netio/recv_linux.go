@@ -12,14 +12,17 @@ import (
 // allocates nothing.
 type receiver struct {
 	headers
-	c    *batchConn
-	mu   sync.Mutex
-	ms   []Message
-	n    int
-	err  error
-	call func(fd uintptr) bool // one attempt; false: nothing there
-	once func(fd uintptr)
-	recv func(fd uintptr, h []unix.Mmsghdr) (int, syscall.Errno) // unix.Recvmmsg; tests put faults here
+	c     *batchConn
+	mu    sync.Mutex
+	ms    []Message
+	n     int
+	err   error
+	call  func(fd uintptr) bool // one attempt; false: nothing there
+	once  func(fd uintptr)
+	sleep func(fd uintptr) bool // block, for ReadBlocking
+	bell  int32
+	fds   [2]unix.PollFD
+	recv  func(fd uintptr, h []unix.Mmsghdr) (int, syscall.Errno) // unix.Recvmmsg; tests put faults here
 }
 
 func (r *receiver) init(c *batchConn) {
@@ -27,6 +30,7 @@ func (r *receiver) init(c *batchConn) {
 	r.c = c
 	r.call = r.attempt
 	r.once = func(fd uintptr) { r.attempt(fd) }
+	r.sleep = r.block
 	r.recv = unix.Recvmmsg
 }
 
@@ -47,9 +51,17 @@ func (c *batchConn) TryRead(ms []Message) (int, error) {
 func (r *receiver) do(ms []Message, wait bool) (n int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.ms, r.n, r.err = ms[:min(len(ms), batch)], 0, nil
 	if wait {
-		err = r.c.raw.Read(r.call)
+		return r.run(ms, r.call)
+	}
+	return r.run(ms, nil)
+}
+
+// run makes attempts as a function of the poller, or one (nil). r.mu is held.
+func (r *receiver) run(ms []Message, f func(fd uintptr) bool) (n int, err error) {
+	r.ms, r.n, r.err = ms[:min(len(ms), batch)], 0, nil
+	if f != nil {
+		err = r.c.raw.Read(f)
 	} else {
 		err = r.c.raw.Control(r.once)
 	}
