@@ -32,6 +32,13 @@ type responder struct {
 
 	scattered cursor
 
+	// An acknowledgement names the last packet of a SEND or WRITE, and its message number:
+	// plain is the packet behind that. Named by one, a READ that the peer still waits for
+	// would be lost twice: that is to be taken for a loss (§9.7.5.1.2), but Linux' Soft-RoCE
+	// takes it for the response, and completes the READ without its data.
+	plain    seq
+	plainMSN uint32
+
 	ack    debt
 	nak    wire.Syndrome
 	nakSeq seq
@@ -69,6 +76,9 @@ func (r *responder) withdraw() {
 		if x.cur == 0 && x.run == 0 {
 			r.ack = owesAck
 			r.expected = x.first
+			if r.plain > x.first {
+				r.plain, r.plainMSN = x.first, x.msn-1
+			}
 		}
 		r.replay.abandon()
 	}
@@ -150,6 +160,7 @@ func (q *QP) accept(p *wire.Packet, n uint32, last bool) {
 	if last {
 		r.msn++
 	}
+	r.plain, r.plainMSN = r.expected, r.msn
 	if p.AckReq && r.ack == owesNothing {
 		r.ack = owesAck
 	}
@@ -349,7 +360,8 @@ func (q *QP) transmitResponses(now time.Duration, out *Output) (more bool) {
 		t.Opcode, t.AckReq, t.Solicited = wire.RCAcknowledge, false, false
 		t.AETH = wire.AETH{Syndrome: wire.AckNoLimit, MSN: r.msn & uint32(ib.PSNMask)}
 		if r.ack == owesAck {
-			t.PSN = (r.expected - 1).psn()
+			t.PSN = (r.plain - 1).psn()
+			t.AETH.MSN = r.plainMSN & uint32(ib.PSNMask)
 			q.stats.AcksSent++
 		} else {
 			t.PSN = r.nakSeq.psn()

@@ -614,3 +614,36 @@ func TestProbeOfReadDoesNotMoveAhead(t *testing.T) {
 	x.run()
 	x.a.wantDone(1, ib.StatusSuccess)
 }
+
+// No plain acknowledgement names a READ or an atomic: Linux' Soft-RoCE would take it for the
+// response.
+func TestAckDoesNotNameRead(t *testing.T) {
+	t.Parallel()
+	for _, op := range []ib.Opcode{ib.OpRead, ib.OpFetchAdd} {
+		x := newScript(t, &setup{timeout: time.Second})
+		x.b.recv(1, 100, 8)
+		x.a.post(req{id: 1, op: ib.OpSend, data: "x"}, req{id: 2, op: op, sgl: []driver.SGE{x.a.sge(0, 8)}})
+		x.a.wantPacket(wire.RCSendOnly, 0, "ack")
+		x.deliver()
+		x.b.wantAck(0, wire.AckNoLimit)
+		x.drop()
+		x.a.next()
+		x.deliver()
+		x.b.next()
+		x.drop() // the response
+		x.a.advance()
+		x.a.next()
+		x.drop()
+		x.a.advance() // and the SEND comes a second time
+		x.a.wantPacket(wire.RCSendOnly, 0, "ack")
+		x.deliver()
+		x.b.wantAck(0, wire.AckNoLimit)
+		x.deliver()
+		x.a.wantDone(1, ib.StatusSuccess)
+		x.b.wantRecv(1, ib.StatusSuccess, 1)
+		x.run()
+		x.a.advance()
+		x.run()
+		x.a.wantDone(2, ib.StatusSuccess)
+	}
+}

@@ -29,6 +29,7 @@ func (q *QP) enterRTR() {
 	q.mtu = uint32(q.attr.PathMTU.Bytes())
 	q.resp.reset()
 	q.resp.expected = firstSeq(q.attr.RQPSN)
+	q.resp.plain = q.resp.expected
 	q.tx.DestQP = q.attr.DestQPN
 	q.tx.PKey = 0xffff
 	q.tx.MigReq = true // as a migrated path has it; receivers do not look (rocev2 §1.2)
