@@ -11,6 +11,7 @@ import (
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/internal/scripted"
 	"github.com/verbena-rdma/verbena/internal/unix"
+	"github.com/verbena-rdma/verbena/rdmatest"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -23,6 +24,7 @@ func each(t *testing.T, f func(t *testing.T, b event.Backend)) {
 	for _, b := range backends {
 		t.Run(b.String(), func(t *testing.T) {
 			t.Parallel()
+			rdmatest.CheckLeaks(t)
 			f(t, b)
 		})
 	}
@@ -72,14 +74,14 @@ func turn(t testing.TB, l *event.Loop, want int) {
 	}
 }
 
-// until makes turns until a condition holds. It waits in each for a while at most, so that a
-// lost wake-up fails the test.
+// until makes turns until a condition holds; that it takes too long means that a wake-up was
+// lost, as a turn does not look at sources that say nothing.
 func until(t testing.TB, l *event.Loop, what string, cond func() bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !cond(); {
-		n, err := l.Turn(10 * time.Second)
+		_, err := l.Turn(20 * time.Millisecond)
 		must(t, err)
-		if n == 0 && time.Now().After(end) {
+		if time.Now().After(end) {
 			t.Fatalf("no wake-up: %s", what)
 		}
 	}
@@ -99,7 +101,9 @@ type rig struct {
 func newRig(t testing.TB, cfg *scripted.Config) *rig {
 	t.Helper()
 	r := &rig{TB: t, p: scripted.New(cfg)}
-	r.dev = get[*verbs.Device](t)(verbs.Open(r.p, ""))
+	infos, err := verbs.Devices(r.p)
+	must(t, err)
+	r.dev = get[*verbs.Device](t)(infos[0].OpenPrivate())
 	r.ctx = r.p.Device("").Context()
 	t.Cleanup(func() {
 		t.Helper()
@@ -109,6 +113,7 @@ func newRig(t testing.TB, cfg *scripted.Config) *rig {
 		if left := r.dev.Objects(); len(left) > 0 {
 			t.Errorf("objects left: %q", left)
 		}
+		r.dev.Close() // perhaps again
 		if n := r.p.Open(); n > 0 {
 			t.Errorf("%d objects of the provider left", n)
 		}
