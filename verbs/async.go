@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"iter"
-	"net"
 	"slices"
 	"sync"
 
@@ -24,10 +23,9 @@ type AsyncEvents struct {
 	d   driver.AsyncQueue
 	src *wait.Source
 
-	// dead ends when the device is found to be gone, whoever finds it: the descriptor
-	// need not say so.
+	// dead ends when the device is found to be gone, whoever finds it.
 	dead context.Context
-	bury context.CancelFunc
+	end  context.CancelFunc
 
 	mu  sync.Mutex // one call of d at a time
 	omu sync.Mutex
@@ -51,7 +49,14 @@ const opAsync = "asynchronous event"
 func (a *AsyncEvents) begin(d *Device) {
 	a.dev, a.d = d, d.c.Async()
 	a.src = wait.New(a.d)
-	a.dead, a.bury = context.WithCancel(context.Background())
+	a.dead, a.end = context.WithCancel(context.Background())
+}
+
+// bury wakes the readers, as the descriptor need not say that the device is gone, and lets
+// go of the descriptor, without which the kernel may not be able to remove the device.
+func (a *AsyncEvents) bury() {
+	a.end()
+	a.src.Release()
 }
 
 // shut wakes the readers.
@@ -81,29 +86,13 @@ func (a *AsyncEvents) Event(ctx context.Context) (AsyncEvent, error) {
 }
 
 func (a *AsyncEvents) wait(ctx context.Context) (raw driver.AsyncEvent, err error) {
-	if ctx.Err() == nil {
-		if raw, ok, err := a.next(); ok || err != nil {
-			return raw, err
-		}
-	}
-	both, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer context.AfterFunc(a.dead, cancel)()
-	werr := a.src.Wait(both, func() bool {
+	werr := a.src.Wait(ctx, func() bool {
 		var ok bool
 		raw, ok, err = a.next()
 		return ok || err != nil
 	})
-	if werr == nil {
-		return raw, err
-	}
-	if a.dead.Err() == nil || ctx.Err() != nil || errors.Is(werr, net.ErrClosed) {
+	if werr != nil {
 		return driver.AsyncEvent{}, werr
-	}
-	// Woken, or not even let in, as the device is gone: what is there comes first.
-	raw, ok, err := a.next()
-	if !ok && err == nil {
-		err = ErrDeviceGone
 	}
 	return raw, err
 }

@@ -1,6 +1,7 @@
 package verbs
 
 import (
+	"context"
 	"errors"
 	"time"
 )
@@ -157,10 +158,13 @@ func (cq *CQ) armAndLook(state uint32, always bool) (ready bool, err error) {
 }
 
 // OnClose has f called, in a goroutine of its own, when the device is closed, so that
-// there will be no event any more. It is for event loops. stop ends that; f may be running.
+// there will be no event any more, and when it is found to be gone, which the descriptor
+// need not show. It is for event loops. stop ends that; f may be running.
 func (a *AsyncEvents) OnClose(f func()) (stop func()) {
 	if a == nil || a.dev == nil {
 		return func() {}
 	}
-	return a.src.OnClose(f)
+	closed := a.src.OnClose(f)
+	gone := context.AfterFunc(a.dead, f)
+	return func() { closed(); gone() }
 }

@@ -47,6 +47,7 @@ func (d *deviceContext) CreateCompChannel() (driver.CompChannel, error) {
 	if err := d.fail(C.vb_create_channel(d.c, &ch.c, &fd)); err != nil {
 		return nil, err
 	}
+	d.born()
 	ch.fd = int(fd)
 	ch.p = address(unsafe.Pointer(ch.c))
 	return ch, nil
@@ -82,7 +83,7 @@ func (d *deviceContext) nothing(e C.int) error {
 }
 
 // Close destroys the channel (ibv_destroy_comp_channel).
-func (ch *compChannel) Close() error { return ch.d.end(C.vb_destroy_channel(ch.c)) }
+func (ch *compChannel) Close() error { return ch.d.died(C.vb_destroy_channel(ch.c)) }
 
 // asyncQueue gives the asynchronous events of a context.
 type asyncQueue struct {

@@ -73,6 +73,7 @@ func (d *deviceContext) CreateCQ(cfg driver.CQConfig) (driver.CQ, error) {
 	if err := d.fail(C.vb_create_cq(d.c, ch, C.int(cfg.Entries), C.int(cfg.Vector), C.uint64_t(cfg.Handle), &q.c)); err != nil {
 		return nil, err
 	}
+	d.born()
 	q.p = address(unsafe.Pointer(q.c))
 	q.wc = unsafe.Slice((*driver.WC)(unsafe.Pointer(&q.c.wc[0])), C.VB_BATCH)
 	return q, nil
@@ -146,5 +147,5 @@ func (q *cq) Close() error {
 	}
 	q.d.async.mu.Lock()
 	defer q.d.async.mu.Unlock()
-	return q.d.end(C.vb_destroy_cq(q.c))
+	return q.d.died(C.vb_destroy_cq(q.c))
 }

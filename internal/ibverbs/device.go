@@ -30,6 +30,7 @@ type deviceContext struct {
 	closed atomic.Bool
 
 	removed atomic.Bool // the connection manager said so
+	objects atomic.Int64
 	async   asyncQueue
 }
 
@@ -63,7 +64,29 @@ func removed(dev C.uintptr_t) {
 			d.removed.Store(true)
 			d.gone.Store(true)
 			delete(contexts.open, d)
+			d.hangUp()
 		}
+	}
+}
+
+// born and died count the objects of the device that are open; those below a domain are
+// closed before it.
+func (d *deviceContext) born() { d.objects.Add(1) }
+
+func (d *deviceContext) died(e C.int) error {
+	err := d.end(e)
+	if d.objects.Add(-1) == 0 {
+		d.hangUp()
+	}
+	return err
+}
+
+// hangUp closes the kernel's files of a device that was removed, when it has no objects any
+// more: until then the removal may be waiting. The context itself belongs to the connection
+// manager, which keeps it until it sees another list of devices, if ever.
+func (d *deviceContext) hangUp() {
+	if d.removed.Load() && d.shared && d.objects.Load() <= 0 {
+		C.vb_hang_up(d.c)
 	}
 }
 

@@ -32,11 +32,12 @@ func (d *deviceContext) AllocPD() (driver.PD, error) {
 	if err := d.fail(C.vb_alloc_pd(d.c, &p.c)); err != nil {
 		return nil, err
 	}
+	d.born()
 	return p, nil
 }
 
 // Close frees the domain (ibv_dealloc_pd).
-func (p *pd) Close() error { return p.d.end(C.vb_dealloc_pd(p.c)) }
+func (p *pd) Close() error { return p.d.died(C.vb_dealloc_pd(p.c)) }
 
 // mr is a memory region (struct ibv_mr).
 type mr struct {

@@ -1,9 +1,11 @@
 //go:build linux && cgo
 
+#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <endian.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <unistd.h>
 
 #include "lib.h"
 
@@ -319,5 +321,19 @@ int vb_readable(int fd)
 }
 
 int vb_fd_gone(int fd) { return vb_readable(fd) < 0; }
+
+// In place of the files comes the end of a pipe that nobody writes to: poll reports an
+// error and no data, and every command fails.
+void vb_hang_up(struct abi_context *ctx)
+{
+	int p[2];
+
+	if (pipe2(p, O_CLOEXEC))
+		return; // then the files stay until the process ends
+	close(p[1]);
+	dup3(p[0], ctx->cmd_fd, O_CLOEXEC);
+	dup3(p[0], ctx->async_fd, O_CLOEXEC);
+	close(p[0]);
+}
 
 uintptr_t vb_device_of(struct abi_context *ctx) { return (uintptr_t)ctx->device; }

@@ -147,6 +147,18 @@ func (s *Source) Close() {
 	}
 }
 
+// Release closes what New's Source opened, and wakes who waits to look again. Nobody
+// sleeps on the notifier for long afterwards, as its descriptor is expected to report an
+// error.
+func (s *Source) Release() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.p != nil {
+		s.p.close()
+		s.p = nil
+	}
+}
+
 // OnClose has f called, in a goroutine of its own, after Close. stop ends that; f may be
 // running then.
 func (s *Source) OnClose(f func()) (stop func()) {
