@@ -10,6 +10,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/verbena-rdma/verbena/internal/unix"
 )
@@ -395,10 +396,13 @@ func TestIdentification(t *testing.T) {
 	}
 	defer raw.Close()
 	a, b := open(t, loopbacks[0], everything), open(t, loopbacks[0], everything)
-	for range 3 {
+	send := func() {
 		if _, err := a.Write([]Message{{Buf: pattern(32, 9), Addr: b.LocalAddr()}}); err != nil {
 			t.Fatal(err)
 		}
+	}
+	for range 3 {
+		send()
 	}
 	sc, err := raw.(*net.IPConn).SyscallConn()
 	if err != nil {
@@ -408,10 +412,20 @@ func TestIdentification(t *testing.T) {
 	for seen := 0; seen < 3; {
 		var n int
 		var e error
-		if err := sc.Read(func(fd uintptr) bool {
+		// The socket sees all of the host's datagrams; those that it has no room for are
+		// sent again.
+		if err := raw.SetReadDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
+			t.Fatal(err)
+		}
+		err := sc.Read(func(fd uintptr) bool {
 			n, e = unix.Read(int(fd), buf)
 			return e != syscall.EAGAIN
-		}); err != nil || e != nil {
+		})
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			send()
+			continue
+		}
+		if err != nil || e != nil {
 			t.Fatal(err, e)
 		}
 		if n < 28 || binary.BigEndian.Uint16(buf[20:]) != a.LocalAddr().Port() {
