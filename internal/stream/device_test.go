@@ -281,6 +281,9 @@ func (s *side) answer() {
 	}
 	size := s.e.Want()
 	count := MinCredits + s.rnd.IntN(8)
+	if s.e.Mode() == Verbena {
+		count = min(count, s.e.cfg.RecvQueue-MinCredits)
+	}
 	s.lendMemory(size, count)
 }
 
@@ -510,6 +513,9 @@ func newPair(t testing.TB, c pairConfig, seed uint64) (a, b *side, now *time.Dur
 				v.seq, v.limit, v.acked = v.seq+x, v.limit+x, v.acked+x
 				w := p.e.v
 				w.taken, w.posted, w.told = w.taken+x, w.posted+x, w.told+x
+				w.lastAt += x
+				v.burn += x
+				v.bound += x
 			} else {
 				s.e.c.limit += uint16(x)
 				p.e.c.seq += uint16(x)

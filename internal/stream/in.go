@@ -241,7 +241,7 @@ func (e *Engine) press(want, signs int) {
 	in := &e.in
 	now := e.now
 	want = min(want, e.cfg.MaxRecv)
-	if want <= in.regions[in.active].mem.Size || now < in.calm || in.want != 0 || len(in.regions) >= maxRegions && !in.spare() {
+	if want <= in.regions[in.active].mem.Size || now < in.calm || in.want != 0 || e.mayLend(nil) != nil {
 		return
 	}
 	if now-in.pressureAt > time.Second {
@@ -278,11 +278,8 @@ func (e *Engine) Lend(now time.Duration, m RecvMemory) (Region, error) {
 	if err := e.checkRecv("Lend", &m); err != nil {
 		return NoRegion, err
 	}
-	if len(in.regions) >= maxRegions && !in.spare() {
-		return NoRegion, &ConfigError{"Lend", "too many regions are lent"}
-	}
-	if m.Once && e.c.once != 0 {
-		return NoRegion, &ConfigError{"Lend", "a buffer for one filling has been lent and not advertised yet"}
+	if err := e.mayLend(&m); err != nil {
+		return NoRegion, err
 	}
 	at := uint8(in.addRegion(m))
 	if m.Once {
@@ -294,6 +291,26 @@ func (e *Engine) Lend(now time.Duration, m RecvMemory) (Region, error) {
 	e.activate(at)
 	return FirstRecv + Region(at), nil
 }
+
+// mayLend reports whether more receive memory, and m of it if not nil, can be used.
+func (e *Engine) mayLend(m *RecvMemory) error {
+	in := &e.in
+	switch {
+	case len(in.regions) >= maxRegions && !in.spare():
+		return errRegions
+	case m != nil && m.Once && e.c.once != 0:
+		return errOnce
+	case e.v != nil && (len(e.v.fifo)-e.cfg.Recv.Count < MinCredits || m != nil && len(e.v.fifo)-m.Count < MinCredits):
+		return errQueue
+	}
+	return nil
+}
+
+var (
+	errRegions = &ConfigError{"Lend", "too many regions are lent"}
+	errOnce    = &ConfigError{"Lend", "a buffer for one filling has been lent and not advertised yet"}
+	errQueue   = &ConfigError{"Lend", "RecvQueue is not 8 above the number of buffers, so that sizes could not change"}
+)
 
 // Reclaim takes back a buffer that was lent for one filling. It gives false if the peer
 // may already write there: then it comes back by RecvReturned.
@@ -318,9 +335,6 @@ func (e *Engine) activate(region uint8) {
 		in.regions[old].retiring = true
 		e.giveBack(old)
 	}
-	if e.v != nil {
-		e.v.target()
-	}
 }
 
 // Decline answers WantRecv with no. It comes again some time later, if it is still true.
@@ -341,24 +355,27 @@ func (e *Engine) TakeReturned() (Region, bool) {
 	return NoRegion, false
 }
 
-// shrinkAt gives when lent memory goes back.
+// shrinkAt gives when lent memory that is not needed goes back, or is asked for again.
 func (e *Engine) shrinkAt() (time.Duration, bool) {
-	if e.in.active == 0 || e.end.over {
-		return 0, false
+	in := &e.in
+	lent := in.active != 0
+	for i := range in.regions {
+		lent = lent || i > 0 && in.regions[i].used && e.v != nil
 	}
-	return e.in.busyAt + e.cfg.Shrink, true
+	return in.busyAt + e.cfg.Shrink, lent
 }
 
 // shrink goes back to the first region when nothing large has come for some time.
 func (e *Engine) shrink(now time.Duration) {
 	at, ok := e.shrinkAt()
-	switch {
-	case !ok || now < at:
-	case e.v != nil && e.v.open[ctlSize]:
-		// The peer has not said that it knows the last change: ask, and come back.
-		e.v.ping = true
-		e.in.busyAt = now
-	default:
+	if !ok || now < at {
+		return
+	}
+	if e.in.active != 0 {
 		e.activate(0)
+	}
+	e.in.busyAt = now
+	if e.v != nil {
+		e.v.burnOld()
 	}
 }

@@ -62,6 +62,9 @@ func simulate(t *testing.T, m Mode, seed uint64) (a, b *side) {
 		weight[i] = 1 + rnd.IntN(20)*rnd.IntN(6)
 	}
 	maxWrite, maxRead := 1+rnd.IntN(1<<rnd.IntN(17)), 1+rnd.IntN(1<<rnd.IntN(17))
+	for _, s := range ss {
+		s.toWrite = min(s.toWrite, 500*maxWrite)
+	}
 	do := func(i int) bool {
 		s, p := ss[i/steps], ss[1-i/steps]
 		switch i % steps {
@@ -106,6 +109,9 @@ func simulate(t *testing.T, m Mode, seed uint64) (a, b *side) {
 		for x >= weight[i] {
 			x -= weight[i]
 			i++
+		}
+		if a.e.Err() != nil || b.e.Err() != nil {
+			t.Fatalf("seed %d: %v, %v", seed, a.e.Err(), b.e.Err())
 		}
 		if do(i) {
 			idle = 0

@@ -18,10 +18,13 @@ type verbena struct {
 	seq     uint32 // messages that were sent
 	acked   uint32 // of them the peer took
 	limit   uint32 // receives that the peer has posted, as far as it has said
+	before  uint32 // the same before the message that is being taken
 	size    uint32 // bytes of the receive that the next message uses
 	sizes   sizeRuns
 	burn    uint32 // receives before this should be used up …
 	burning bool   // … if so
+	newest  uint32 // the size that was told last
+	bound   uint32 // the first receive of the newest ones: those before are not posted again
 	control [controls]uint32
 	open    [controls]bool // control[i] was sent, and its ack is missing
 
@@ -35,7 +38,9 @@ type verbena struct {
 	lastRegion uint8 // of the receive that was posted last
 	change     change
 	runs       sizeRuns // changes whose first receive was not used yet
-	threshold  uint32   // of news that make a CREDIT
+	lastAt     uint32   // the first of the receives of its size
+	words      uint32   // control messages that were taken and not acknowledged
+	threshold  int32    // of receives to tell of that make a CREDIT
 	pong       bool     // is due
 	ping       bool     // a change of size needs an ack
 }
@@ -50,12 +55,12 @@ const (
 	controls
 )
 
-// change is a change of the size of receives that the peer has not been told of.
+// change is a SIZE that is to be sent.
 type change struct {
 	pending bool
-	at      uint32 // the first receive of the new size
+	at      uint32 // the first receive of the size
 	size    uint32
-	shrink  bool
+	burn    uint32
 }
 
 // sizeRuns says from which receive on a size holds, for changes that lie ahead.
@@ -110,6 +115,7 @@ func (e *Engine) newVerbena() error {
 		Engine: e,
 		limit:  uint32(y.Credits),
 		size:   y.RecvSize,
+		newest: y.RecvSize,
 		posted: uint32(cfg.Posted),
 		nextID: uint64(cfg.Posted),
 		told:   uint32(cfg.Posted),
@@ -127,44 +133,65 @@ func (e *Engine) newVerbena() error {
 
 // target sets what depends on the memory that is used.
 func (v *verbena) target() {
-	v.threshold = uint32(max((v.in.regions[v.in.active].mem.Count-controls)/2, 2))
+	n := min(v.in.regions[v.lastRegion].mem.Count, len(v.fifo))
+	v.threshold = int32(max((n-controls)/2, 1))
 }
 
 // used gives how many receives are posted.
 func (v *verbena) used() int { return int(v.posted - v.taken) }
 
-// nextRecv posts free buffers. A change of their size must be told before the peer may
-// use them, and one change must have arrived before the next.
+// nextRecv posts free buffers.
 func (v *verbena) nextRecv(r *Recv) bool {
 	if v.used() == len(v.fifo) || v.end.peerClosed {
 		return false
 	}
 	region := v.in.active
-	size, last := v.in.regions[region].mem.Size, v.in.regions[v.lastRegion].mem.Size
-	if size != last {
-		switch {
-		case len(v.in.regions[region].free) == 0:
-			return false
-		case v.change.pending || v.open[ctlSize] || v.runs.n == maxRuns:
-			region = v.lastRegion
-		default:
-			v.change = change{true, v.posted, uint32(size), size < last}
-			v.runs.push(v.posted, uint32(size))
-		}
+	if region != v.lastRegion && !v.switchTo(region) {
+		region = v.lastRegion
 	}
 	b, ok := v.in.take(region)
 	if !ok {
 		return false
-	}
-	if old := v.lastRegion; old != region {
-		v.lastRegion = region
-		v.giveBack(old)
 	}
 	*r = Recv{ID: v.nextID, Loc: v.in.loc(b, 0, v.in.size(b))}
 	v.nextID++
 	v.fifo[(v.fifoHead+v.used())%len(v.fifo)] = b
 	v.posted++
 	return true
+}
+
+// switchTo makes a region the one that receives are posted from, and reports whether that
+// is possible now. A change of their size must be told before the peer may use them; one
+// change must have arrived before the next; and so many of the new receives must be
+// told at once that the peer's control messages always find receives, though the old
+// ones are not posted again.
+func (v *verbena) switchTo(region uint8) bool {
+	r := &v.in.regions[region]
+	old := v.lastRegion
+	if len(r.free) < MinCredits || len(v.fifo)-v.used() < MinCredits || v.change.pending || v.open[ctlSize] || v.runs.n == maxRuns {
+		return false
+	}
+	v.change = change{true, v.posted, uint32(r.mem.Size), v.taken}
+	if r.mem.Size < v.in.regions[old].mem.Size {
+		v.change.burn = v.posted
+	}
+	v.runs.push(v.posted, uint32(r.mem.Size))
+	v.lastAt = v.posted
+	v.lastRegion = region
+	v.target()
+	v.giveBack(old)
+	return true
+}
+
+// burnOld asks the peer to use up receives whose memory is not wanted any more.
+func (v *verbena) burnOld() {
+	switch {
+	case v.change.pending:
+	case v.open[ctlSize]:
+		v.ping = true // it must have taken the last SIZE
+	case int32(v.lastAt-v.taken) > 0:
+		v.change = change{true, v.posted, uint32(v.in.regions[v.lastRegion].mem.Size), v.lastAt}
+	}
 }
 
 // mayReturn reports whether a region is not needed for receives of an unchanged size.
@@ -184,6 +211,9 @@ func (v *verbena) received(a Arrival) {
 	v.taken++
 	v.runs.pop(v.taken)
 	w := vword(a.Imm)
+	if isControl(w.kind()) {
+		v.words++
+	}
 	if v.end.err == nil && v.checked(w, a, b) {
 		if w.kind() == vData {
 			v.data(w, a.Len, b)
@@ -220,6 +250,7 @@ func (v *verbena) checked(w vword, a Arrival, b buffer) bool {
 		v.protocolLimit("credit ran backwards", a.Imm, uint64(w.credit()), uint64(v.limit%counterMod))
 		return false
 	}
+	v.before = v.limit
 	v.acked += ack
 	v.limit += more
 	if d := v.limit - v.acked; d > maxOutstanding {
@@ -267,9 +298,9 @@ func (v *verbena) data(w vword, n uint32, b buffer) {
 func (v *verbena) other(w vword, body []byte) {
 	want := -1
 	switch w.kind() {
-	case vCredit, vPing, vPong, vSize, vShrink, vVoid:
+	case vCredit, vPing, vPong, vVoid:
 		want = 0
-	case vFin, vClose:
+	case vSize, vFin, vClose:
 		want = 8
 	case vMap, vUnmap, vUnmapped:
 		v.mapMessage(w, body)
@@ -286,8 +317,8 @@ func (v *verbena) other(w vword, body []byte) {
 	switch w.kind() {
 	case vPing:
 		v.pong = true
-	case vSize, vShrink:
-		v.resize(w)
+	case vSize:
+		v.resize(w, binary.BigEndian.Uint32(body), binary.BigEndian.Uint32(body[4:]))
 	case vFin:
 		n := binary.BigEndian.Uint64(body)
 		switch {
@@ -304,18 +335,39 @@ func (v *verbena) other(w vword, body []byte) {
 	}
 }
 
-// resize takes a change of the size of the peer's receives.
-func (v *verbena) resize(w vword) {
-	if e := w.value(); e < uint32(log2(MinRecv)) || e > uint32(log2(MaxRecvSize)) {
+// resize takes a SIZE: receives from number at on have another size, or at least those
+// before number burn should be used up.
+func (v *verbena) resize(w vword, at, burn uint32) {
+	e := w.value()
+	if e < uint32(log2(MinRecv)) || e > uint32(log2(MaxRecvSize)) {
 		v.protocolLimit("receives of a size that is not possible", uint32(w), uint64(e), uint64(log2(MaxRecvSize)))
 		return
 	}
-	if !v.sizes.push(v.limit, 1<<w.value()) {
-		v.protocolLimit("too many changes of size ahead", uint32(w), maxRuns+1, maxRuns)
+	if size := uint32(1) << e; size != v.newest || at != v.limit {
+		switch {
+		case int32(at-v.before) < 0 || int32(v.limit-at) < MinCredits:
+			v.protocolLimit("a change of size that comes too late, or with too few receives", uint32(w), uint64(v.limit-at), uint64(v.limit-v.before))
+			return
+		case !v.sizes.push(at, size):
+			v.protocolLimit("too many changes of size ahead", uint32(w), maxRuns+1, maxRuns)
+			return
+		}
+		v.newest, v.bound = size, at
+	}
+	if int32(v.limit-burn) < 0 {
+		v.protocolLimit("receives to be used up that were not told", uint32(w), uint64(burn), uint64(v.limit))
 		return
 	}
-	v.burning = w.kind() == vShrink
-	v.burn = v.limit
+	v.burn, v.burning = burn, true
+}
+
+// isControl reports whether a kind of message may use the receives that are kept for it.
+func isControl(kind uint32) bool {
+	switch kind {
+	case vCredit, vSize, vPing, vPong, vClose:
+		return true
+	}
+	return false
 }
 
 // closed takes the last word of the peer, which had taken n bytes.

@@ -20,7 +20,8 @@ func (v *verbena) next(op *Op) bool {
 	if v.sendSize(op) || v.sendProbe(op) || v.sendMap(op) || v.sendStream(op) {
 		return true
 	}
-	if v.posted-v.told >= v.threshold && v.mayControl(ctlCredit) {
+	// What tells only of receives that control messages used would not help the peer.
+	if int32(v.posted-v.told-v.words) >= v.threshold && v.mayControl(ctlCredit) {
 		v.controlMessage(op, vCredit, 0, ctlCredit, false)
 		return true
 	}
@@ -80,12 +81,13 @@ func (v *verbena) nextSize() uint32 {
 	return v.size
 }
 
-// mayData reports whether a message may go that is none of the control messages: those
-// that are not on their way must still find receives.
+// mayData reports whether a message may go that is none of the control messages: each of
+// those that is not on its way must still find a receive. One that is on its way to a
+// receive which is posted again afterwards needs no other.
 func (v *verbena) mayData() bool {
 	need := int32(controls + 1)
-	for _, o := range v.open {
-		if o {
+	for i, open := range v.open {
+		if open && int32(v.control[i]-v.bound) >= 0 {
 			need--
 		}
 	}
@@ -103,6 +105,7 @@ func (v *verbena) message(op *Op, kind, value uint32) {
 	if v.change.pending {
 		v.told = v.change.at
 	}
+	v.words = 0
 	op.Opcode = ib.OpSendImm
 	op.Imm = uint32(makeVword(kind, value, v.taken, v.told))
 	v.seq++
@@ -115,17 +118,17 @@ func (v *verbena) controlMessage(op *Op, kind, value uint32, c int, must bool) {
 	v.emit(op, slotControl, 0, must)
 }
 
-// sendSize tells of a change of the size of receives.
+// sendSize tells of a change of the size of receives. It comes before everything else.
 func (v *verbena) sendSize(op *Op) bool {
-	if !v.change.pending || !v.mayControl(ctlSize) {
+	c := &v.change
+	if !c.pending || !v.mayControl(ctlSize) {
 		return false
 	}
-	kind := uint32(vSize)
-	if v.change.shrink {
-		kind = vShrink
-	}
-	v.controlMessage(op, kind, uint32(log2(v.change.size)), ctlSize, false)
-	v.change.pending = false
+	c.pending = false
+	binary.BigEndian.PutUint32(op.Data[:], c.at)
+	binary.BigEndian.PutUint32(op.Data[4:], c.burn)
+	op.DataN = 8
+	v.controlMessage(op, vSize, uint32(log2(c.size)), ctlSize, false)
 	return true
 }
 

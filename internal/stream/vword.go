@@ -18,8 +18,7 @@ const (
 	vCredit          // nothing but ack and credit
 	vPing            // wants a PONG
 	vPong            //
-	vSize            // receives beyond credit have 2^value bytes
-	vShrink          // the same, and those before should be used up
+	vSize            // receives from a number on have 2^value bytes; those before another should be used up
 	vVoid            // nothing, to use up a receive
 	vFin             // no more data; the body has how many bytes there were
 	vClose           // the last word; value: Reason; the body has how many bytes the program took
@@ -45,7 +44,7 @@ func (w vword) value() uint32  { return uint32(w) >> 20 & 0xFF }
 func (w vword) ack() uint32    { return uint32(w) >> 10 % counterMod }
 func (w vword) credit() uint32 { return uint32(w) % counterMod }
 
-var vNames = [vKinds]string{"DATA", "CREDIT", "PING", "PONG", "SIZE", "SHRINK", "VOID", "FIN", "CLOSE", "MAP", "UNMAP", "UNMAPPED"}
+var vNames = [vKinds]string{"DATA", "CREDIT", "PING", "PONG", "SIZE", "VOID", "FIN", "CLOSE", "MAP", "UNMAP", "UNMAPPED"}
 
 func (w vword) String() string {
 	s := "KIND" + strconv.Itoa(int(w.kind()))
