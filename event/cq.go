@@ -1,7 +1,10 @@
 package event
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"sync/atomic"
 
 	"github.com/verbena-rdma/verbena/internal/unix"
@@ -43,7 +46,7 @@ func (l *Loop) CQ(cq *verbs.CQ, f func(verbs.WC)) (*Watch, error) {
 		err = ErrWatched
 	default:
 		l.cqs[cq] = w
-		l.watches[w] = struct{}{}
+		l.count(w)
 		s.ch.queues[w] = struct{}{}
 		// Arm and look at once: it may have completions that no event will tell of.
 		w.postLocked()
@@ -266,8 +269,9 @@ func (ch *channel) fail(err error) {
 	l := ch.l
 	l.drop(&ch.e)
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	for w := range ch.queues {
-		w.postLocked()
+	all := slices.SortedFunc(maps.Keys(ch.queues), func(a, b *Watch) int { return cmp.Compare(a.seq, b.seq) })
+	l.mu.Unlock()
+	for _, w := range all {
+		l.enqueue(w)
 	}
 }

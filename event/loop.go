@@ -45,6 +45,7 @@ type Loop struct {
 	cqs      map[*verbs.CQ]*Watch
 	channels map[*verbs.CompChannel]*channel
 	watches  map[*Watch]struct{}
+	seq      uint64 // of the last watch
 	timers   timerHeap
 
 	// Times of now; 0: none.

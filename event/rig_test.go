@@ -1,6 +1,7 @@
 package event_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync/atomic"
@@ -245,7 +246,7 @@ func readable(t testing.TB, fd int) bool {
 func running(t testing.TB, l *event.Loop) (stop func()) {
 	t.Helper()
 	done := make(chan error, 1)
-	go func() { done <- l.Run(t.Context()) }()
+	go func() { done <- l.Run(context.Background()) }()
 	var over atomic.Bool
 	stop = func() {
 		if over.Swap(true) {
@@ -283,4 +284,15 @@ type recorder struct{ log []string }
 
 func (r *recorder) add(format string, args ...any) {
 	r.log = append(r.log, fmt.Sprintf(format, args...))
+}
+
+// waitFor waits for what other goroutines do.
+func waitFor(t testing.TB, what string, cond func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !cond(); {
+		if time.Now().After(end) {
+			t.Fatalf("did not come: %s", what)
+		}
+		time.Sleep(100 * time.Microsecond)
+	}
 }

@@ -13,6 +13,7 @@ type Watch struct {
 	arm armer     // nil: the descriptor is level-true by itself
 	cq  *cqSource // src, if it is one
 	e   entry     // of sources with a descriptor of their own
+	seq uint64    // in the order of registration
 
 	closed atomic.Bool
 	stale  atomic.Bool // its descriptor is closed
@@ -97,7 +98,7 @@ func (w *Watch) enroll() error {
 	l.mu.Lock()
 	err := l.add(&w.e)
 	if err == nil {
-		l.watches[w] = struct{}{}
+		l.count(w)
 	}
 	l.mu.Unlock()
 	if err != nil {
@@ -105,6 +106,13 @@ func (w *Watch) enroll() error {
 		return opError("watch", w.src.name(), err)
 	}
 	return nil
+}
+
+// count makes a watch one of the loop's. mu is held.
+func (l *Loop) count(w *Watch) {
+	l.seq++
+	w.seq = l.seq
+	l.watches[w] = struct{}{}
 }
 
 // post has the loop serve a watch soon. It may be called by anybody.
