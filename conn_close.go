@@ -1,0 +1,141 @@
+package rdma
+
+import (
+	"net"
+	"time"
+
+	"github.com/verbena-rdma/verbena/internal/stream"
+)
+
+// Close ends the connection. What was written is delivered first: Close waits until the
+// peer's side has taken it and knows of the end, at most Config.Linger (5 s); a peer that
+// takes longer sees a reset. Calls that block fail with net.ErrClosed at once. A second
+// call gives an error, as with TCP.
+//
+// Unread bytes are thrown away.
+func (c *Conn) Close() error {
+	if c.tcp != nil {
+		return c.tcp.Close()
+	}
+	c.mu.Lock()
+	if c.closed {
+		defer c.mu.Unlock()
+		return c.fail("close", net.ErrClosed)
+	}
+	c.closed = true
+	c.rdl.stop()
+	c.wdl.stop()
+	for _, w := range []*waiter{c.rd, c.wr} {
+		if w != nil {
+			c.hub.wake(w, nil)
+		}
+	}
+	if !c.over {
+		c.farewell()
+	}
+	if c.ready.open {
+		c.ready.close()
+		c.hub.fds.Add(-1)
+	}
+	c.mu.Unlock()
+	c.teardown()
+	// Who reads or writes just now sees that the connection is closed before its memory
+	// goes, as both hold mu.
+	c.mu.Lock()
+	c.mem.free(c.hub)
+	c.mu.Unlock()
+	c.hub.release(c.room)
+	return nil
+}
+
+// farewell says good-bye to the peer, and waits for its answer. mu is held, and given up
+// meanwhile.
+func (c *Conn) farewell() {
+	t := now()
+	limit := c.opts.linger
+	if limit < 0 {
+		c.e.Abort(t, stream.Reset)
+		limit = resetTime
+	} else {
+		c.e.Close(t)
+	}
+	c.settle(nil)
+	if c.over {
+		return
+	}
+	timer := time.AfterFunc(limit, c.onLinger)
+	for !c.over {
+		c.pause(&c.cl)
+	}
+	timer.Stop()
+}
+
+// resetTime is how long the last word of a reset may take.
+const resetTime = time.Second
+
+// onLinger ends a farewell that takes too long.
+func (c *Conn) onLinger() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over {
+		return
+	}
+	c.e.Abort(now(), stream.Lingered)
+	c.settle(nil)
+	if !c.over {
+		c.finish() // enough: the queue pair is closed, and the connection manager tells the peer
+	}
+	if c.cl != nil {
+		c.hub.wake(c.cl, nil)
+	}
+}
+
+// abort resets a connection that the program has not seen. It does not wait.
+func (c *Conn) abort(error) {
+	if c.tcp == nil {
+		c.mu.Lock()
+		c.opts.linger = -1
+		c.mu.Unlock()
+	} else {
+		c.tcp.SetLinger(0)
+	}
+	go c.Close()
+}
+
+// CloseWrite ends this side's stream: the peer reads what was written, and then io.EOF. It
+// does not wait. Write then fails with syscall.EPIPE; Read goes on.
+func (c *Conn) CloseWrite() error {
+	if c.tcp != nil {
+		return c.tcp.CloseWrite()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return c.fail("close", net.ErrClosed)
+	}
+	if c.over {
+		return nil
+	}
+	c.e.CloseWrite()
+	c.settle(nil)
+	return nil
+}
+
+// CloseRead ends reading: Read gives io.EOF, and what the peer still sends is thrown away,
+// so that it is not held up.
+func (c *Conn) CloseRead() error {
+	if c.tcp != nil {
+		return c.tcp.CloseRead()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return c.fail("close", net.ErrClosed)
+	}
+	c.e.CloseRead()
+	c.settle(nil)
+	if c.rd != nil {
+		c.hub.wake(c.rd, nil)
+	}
+	return nil
+}

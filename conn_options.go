@@ -1,0 +1,254 @@
+package rdma
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"syscall"
+	"time"
+
+	"github.com/verbena-rdma/verbena/internal/stream"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// keepAlive gives what Config.KeepAlive means: after so long without a sign of life the
+// peer is asked, and given up after three questions in as much time again.
+func keepAlive(d time.Duration) stream.KeepAlive {
+	if d <= 0 {
+		return stream.KeepAlive{}
+	}
+	return stream.KeepAlive{Idle: d, Interval: max(d/probeCount, time.Millisecond), Count: probeCount}
+}
+
+// longLinger leaves the time of Close to Close.
+const longLinger = 24 * time.Hour
+
+// option runs f unless the connection is closed.
+func (c *Conn) option(f func() error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return c.fail("set", net.ErrClosed)
+	}
+	return c.fail("set", f())
+}
+
+// SetKeepAlive turns keep-alive off, or on with the periods that it had, or the defaults.
+func (c *Conn) SetKeepAlive(on bool) error {
+	if c.tcp != nil {
+		return c.tcp.SetKeepAlive(on)
+	}
+	return c.option(func() error {
+		k := c.opts.keepAlive
+		if k.Idle == 0 {
+			k = keepAlive(defaultKeepAlive)
+		}
+		c.opts.keepAlive = k
+		if !on {
+			k = stream.KeepAlive{}
+		}
+		c.setKeepAlive(k)
+		return nil
+	})
+}
+
+// SetKeepAlivePeriod sets the time without a sign of life after which the peer is asked
+// for one; a dead one is found in twice that time. It must be positive.
+func (c *Conn) SetKeepAlivePeriod(d time.Duration) error {
+	if c.tcp != nil {
+		return c.tcp.SetKeepAliveConfig(tcpKeepAlive(d))
+	}
+	return c.option(func() error {
+		if d <= 0 {
+			return &errnoError{errno: syscall.EINVAL}
+		}
+		c.opts.keepAlive = keepAlive(d)
+		c.setKeepAlive(c.opts.keepAlive)
+		return nil
+	})
+}
+
+// SetKeepAliveConfig sets all of it: as with TCP a field of zero means the default (15 s,
+// 15 s, 9), and a negative one leaves what there is. A dead peer is found in
+// Idle + Interval × Count.
+func (c *Conn) SetKeepAliveConfig(k net.KeepAliveConfig) error {
+	if c.tcp != nil {
+		return c.tcp.SetKeepAliveConfig(k)
+	}
+	return c.option(func() error {
+		have := c.opts.keepAlive
+		pick := func(v, def, old time.Duration) time.Duration {
+			switch {
+			case v == 0:
+				return def
+			case v < 0:
+				return old
+			}
+			return v
+		}
+		s := stream.KeepAlive{
+			Idle:     pick(k.Idle, defaultKeepAlive, have.Idle),
+			Interval: pick(k.Interval, defaultKeepAlive, have.Interval),
+			Count:    int(pick(time.Duration(k.Count), 9, time.Duration(have.Count))),
+		}
+		c.opts.keepAlive = s
+		if !k.Enable {
+			s = stream.KeepAlive{}
+		}
+		c.setKeepAlive(s)
+		return nil
+	})
+}
+
+// setKeepAlive tells the machine. mu is held.
+func (c *Conn) setKeepAlive(k stream.KeepAlive) {
+	if c.over {
+		return
+	}
+	c.e.SetKeepAlive(now(), k)
+	c.settle(nil)
+}
+
+// SetLinger says what Close does with what was written and not delivered: with sec > 0 it
+// waits for so long, with 0 not at all, and the peer sees a reset; with sec < 0 it does
+// what Config.Linger says.
+func (c *Conn) SetLinger(sec int) error {
+	if c.tcp != nil {
+		return c.tcp.SetLinger(sec)
+	}
+	return c.option(func() error {
+		switch {
+		case sec < 0:
+			c.opts.linger = c.cfg.Linger
+		case sec == 0:
+			c.opts.linger = -1
+		default:
+			c.opts.linger = time.Duration(sec) * time.Second
+		}
+		return nil
+	})
+}
+
+// SetNoDelay says whether small writes go at once (true, the default) or are gathered
+// while an earlier one is on its way.
+func (c *Conn) SetNoDelay(on bool) error {
+	if c.tcp != nil {
+		return c.tcp.SetNoDelay(on)
+	}
+	return c.option(func() error {
+		if !c.over {
+			c.e.SetNoDelay(on)
+			c.settle(nil)
+		}
+		return nil
+	})
+}
+
+// SetTOS is there to say that it cannot be: the path of a connected queue pair, with its
+// traffic class, does not change. Set Config.TOS. The error wraps errors.ErrUnsupported.
+func (c *Conn) SetTOS(tos uint8) error {
+	err := fmt.Errorf("the traffic class of a connection does not change, set Config.TOS: %w", errors.ErrUnsupported)
+	if c.tcp != nil {
+		return &net.OpError{Op: "set", Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
+	}
+	return c.option(func() error { return err })
+}
+
+// SetReadBuffer changes Config.RecvBuf of this connection, for memory that it takes from
+// now on.
+func (c *Conn) SetReadBuffer(bytes int) error {
+	if c.tcp != nil {
+		return c.tcp.SetReadBuffer(bytes)
+	}
+	return c.setBuffer(&c.opts.recvBuf, bytes)
+}
+
+// SetWriteBuffer changes Config.SendBuf of this connection. The buffer is exchanged when it
+// is empty.
+func (c *Conn) SetWriteBuffer(bytes int) error {
+	if c.tcp != nil {
+		return c.tcp.SetWriteBuffer(bytes)
+	}
+	return c.setBuffer(&c.opts.sendBuf, bytes)
+}
+
+func (c *Conn) setBuffer(v *int, n int) error {
+	return c.option(func() error {
+		if n <= 0 || n > maxBuf {
+			return &errnoError{errno: syscall.EINVAL, cause: fmt.Errorf("%d bytes are not in 1..%d", n, maxBuf)}
+		}
+		*v = (max(n, minBuf) + arenaPage - 1) &^ (arenaPage - 1)
+		return nil
+	})
+}
+
+// FD gives a descriptor for programs with their own event loop: readable exactly while
+// TryRead would not give ErrWouldBlock, writable exactly while TryWrite would not (another
+// goroutine in the same call left aside). It is for poll, select and epoll only, and level
+// triggered: nothing may be read from it or written to it. The first call makes it, two
+// descriptors in all; Close closes it. If TCP carries the connection it is the socket.
+// Elsewhere than on Linux the error wraps errors.ErrUnsupported.
+//
+// While a connection of a device has a descriptor, completions are looked after by a
+// goroutine of the library, so that no call is needed for it to tell the truth.
+func (c *Conn) FD() (int, error) {
+	if c.tcp != nil {
+		return c.tcp.fd()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return -1, c.fail("fd", net.ErrClosed)
+	}
+	was := c.ready.open
+	fd, err := c.ready.get(c.readable(), c.writable())
+	if err != nil {
+		return -1, c.fail("fd", err)
+	}
+	if !was {
+		c.hub.fds.Add(1)
+		c.hub.role.recall()
+	}
+	return fd, nil
+}
+
+// Transport says what carries a connection, and why.
+type Transport struct {
+	Kind   string // "rdma" or "tcp"
+	Device string // of RDMA
+	Port   int    // of the device
+	Peer   string // the protocol: "verbena 1", "rsockets 1"
+	Why    string // for TCP: what was missing
+}
+
+// Transport says what carries the connection.
+func (c *Conn) Transport() Transport {
+	if c.tcp != nil {
+		return Transport{Kind: "tcp", Why: c.tcp.why}
+	}
+	return Transport{Kind: "rdma", Device: c.hub.dev.Info().Name, Port: c.port, Peer: c.e.Mode().String()}
+}
+
+// Stats counts what a connection has done. Over TCP all are zero.
+type Stats struct {
+	BytesRead, BytesWritten uint64
+	Messages                uint64 // requests posted, those of the protocol included
+	CreditStalls            uint64 // writes that had to wait for the peer
+	Sleeps, Wakeups         uint64 // of calls that had to wait
+}
+
+// Stats gives the counters.
+func (c *Conn) Stats() Stats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.stats
+}
+
+// PD gives the protection domain of the connection, in which memory for Map is
+// registered; nil over TCP.
+func (c *Conn) PD() *verbs.PD {
+	if c.tcp != nil {
+		return nil
+	}
+	return c.hub.pd
+}

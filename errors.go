@@ -1,0 +1,95 @@
+package rdma
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"syscall"
+
+	"github.com/verbena-rdma/verbena/cm"
+)
+
+// ErrWouldBlock is what TryRead and TryWrite give when there is nothing that they can do
+// now: syscall.EAGAIN with a name.
+var ErrWouldBlock error = syscall.EAGAIN
+
+// ErrTruncated is in the error of Read if the connection ended before the peer said that
+// its stream was complete: what was read is a part. It is io.ErrUnexpectedEOF and
+// syscall.ECONNRESET for errors.Is.
+var ErrTruncated error = truncated{}
+
+type truncated struct{}
+
+func (truncated) Error() string { return "stream ended before its end: " + syscall.ECONNRESET.Error() }
+func (truncated) Is(target error) bool {
+	return target == syscall.ECONNRESET || target == io.ErrUnexpectedEOF
+}
+
+// errnoError is an error of the system, as the calls of package net wrap them, that knows
+// more about its cause.
+type errnoError struct {
+	errno syscall.Errno
+	cause error
+}
+
+func (e *errnoError) Error() string {
+	if e.cause == nil {
+		return e.errno.Error()
+	}
+	return e.errno.Error() + " (" + e.cause.Error() + ")"
+}
+
+// Unwrap gives both.
+func (e *errnoError) Unwrap() []error {
+	if e.cause == nil {
+		return []error{e.errno}
+	}
+	return []error{e.errno, e.cause}
+}
+
+// Timeout and Temporary are asked for by net.OpError.
+func (e *errnoError) Timeout() bool   { return e.errno.Timeout() }
+func (e *errnoError) Temporary() bool { return e.errno.Temporary() }
+
+// timeoutError is the end of a dial by its time; like that of package net it is both
+// context.DeadlineExceeded and os.ErrDeadlineExceeded.
+type timeoutError struct{}
+
+func (timeoutError) Error() string   { return "i/o timeout" }
+func (timeoutError) Timeout() bool   { return true }
+func (timeoutError) Temporary() bool { return true }
+func (timeoutError) Is(target error) bool {
+	return target == context.DeadlineExceeded || target == os.ErrDeadlineExceeded
+}
+
+// canceledError is the end of a dial by its context, worded as package net does.
+type canceledError struct{}
+
+func (canceledError) Error() string        { return "operation was canceled" }
+func (canceledError) Is(target error) bool { return target == context.Canceled }
+
+// plainCause gives the errors of contexts the form that they have in package net.
+func plainCause(err error) error {
+	var op *cm.OpError
+	switch {
+	case errors.As(err, &op) && op.Err == context.Canceled, err == context.Canceled:
+		return canceledError{}
+	case errors.As(err, &op) && op.Err == context.DeadlineExceeded, err == context.DeadlineExceeded, err == os.ErrDeadlineExceeded:
+		return timeoutError{}
+	}
+	return err
+}
+
+// opError wraps the error of a step that has no connection yet.
+func opError(op, network string, source, addr net.Addr, err error) error {
+	if err == nil {
+		return nil
+	}
+	var have *net.OpError
+	if errors.As(err, &have) {
+		return err
+	}
+	return &net.OpError{Op: op, Net: network, Source: source, Addr: addr, Err: plainCause(err)}
+}

@@ -1,0 +1,235 @@
+package rdma
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Who looks at the completion queue of a hub.
+//
+// One goroutine at a time has the role. It polls the queue, sleeps on it, and hands what
+// it finds to the connections, waking whoever waits there. To wake a goroutine costs more
+// than a small message, so who blocks in a call takes the role itself if it is vacant: a
+// request and its answer then need no other goroutine.
+//
+// When it has what it wanted it leaves, and the role is vacant until the next one blocks.
+// If that takes too long (grace) the hub's own goroutine has the role, and keeps it until
+// a batch concerns a single waiter, which is then likely to be the next who blocks. What
+// arrives for others while the role is vacant waits for the grace to pass, so it is short
+// while others wait; and after it has passed in vain, the next occasions are left out.
+type role struct {
+	h       *hub
+	held    atomic.Bool
+	leader  atomic.Pointer[waiter] // who has it and may be asleep; nil: the hub's goroutine, or nobody
+	follow  atomic.Int32           // goroutines that wait for one that has the role
+	since   atomic.Int64           // when it became vacant
+	back    chan struct{}          // cap 1: the hub's goroutine has the role
+	ended   chan struct{}
+	stop    atomic.Bool
+	timer   *time.Timer
+	armed   atomic.Bool
+	grace   atomic.Int64 // while nobody else waits
+	expired atomic.Bool  // the role came back as nobody took it in time
+	skip    atomic.Int32 // occasions to leave it vacant that are left out
+	penalty int32        // of the hub's goroutine
+}
+
+const (
+	// minGrace to maxGrace is how long the role may be vacant if nobody waits for a
+	// completion; it grows while it is not used up, as a timer that is always near costs a
+	// wake-up each time (docs/performance.md). sharedGrace is that if somebody waits.
+	minGrace    = 400 * time.Microsecond
+	maxGrace    = 10 * time.Millisecond
+	sharedGrace = time.Millisecond
+
+	maxPenalty = 1024
+)
+
+// epoch makes times of the monotonic clock into numbers.
+var epoch = time.Now()
+
+func (r *role) init(h *hub) {
+	r.h = h
+	r.back = make(chan struct{}, 1)
+	r.ended = make(chan struct{})
+	r.grace.Store(int64(minGrace))
+	r.timer = time.AfterFunc(time.Hour, r.onGrace)
+	r.timer.Stop()
+	r.held.Store(true)
+	r.back <- struct{}{} // the hub's goroutine begins
+}
+
+// claim takes a vacant role.
+func (r *role) claim() bool { return !r.held.Load() && r.held.CompareAndSwap(false, true) }
+
+// handBack gives the role, which the caller has, to the hub's goroutine.
+func (r *role) handBack() { r.back <- struct{}{} }
+
+// vacate gives the role, which the caller has, to whoever comes first.
+func (r *role) vacate() {
+	r.since.Store(int64(time.Since(epoch)))
+	r.held.Store(false)
+	if !r.armed.Swap(true) {
+		r.timer.Reset(r.limit())
+	}
+}
+
+// limit is how long the role may be vacant now.
+func (r *role) limit() time.Duration {
+	g := time.Duration(r.grace.Load())
+	if r.follow.Load() > 0 {
+		g = min(g, sharedGrace)
+	}
+	return g
+}
+
+// leave ends the role of one who has what it wanted.
+func (r *role) leave() {
+	if r.h.fds.Load() > 0 || r.stop.Load() {
+		r.handBack() // a foreign loop waits, and nobody sees it wait
+		return
+	}
+	if n := r.skip.Load(); n > 0 {
+		r.skip.CompareAndSwap(n, n-1)
+		r.handBack()
+		return
+	}
+	r.vacate()
+}
+
+// onGrace looks whether the role has been vacant for too long.
+func (r *role) onGrace() {
+	r.armed.Store(false)
+	now := time.Since(epoch)
+	due := time.Duration(r.since.Load()) + r.limit()
+	if r.held.Load() || due > now {
+		g := r.grace.Load()
+		r.grace.Store(min(g+g/4, int64(maxGrace)))
+	}
+	if r.held.Load() {
+		return // who has it arms the timer again
+	}
+	if due > now {
+		if !r.armed.Swap(true) {
+			r.timer.Reset(due - now)
+		}
+		return
+	}
+	if r.claim() {
+		r.grace.Store(int64(minGrace))
+		r.expired.Store(true)
+		r.handBack()
+	}
+}
+
+// recall gives the hub's goroutine the role now, if it is vacant.
+func (r *role) recall() {
+	if r.claim() {
+		r.handBack()
+	}
+}
+
+// serve is the hub's goroutine.
+func (h *hub) serve() {
+	r := &h.role
+	defer close(r.ended)
+	for range r.back {
+		if r.expired.Swap(false) {
+			r.penalty = min(2*r.penalty+1, maxPenalty)
+			r.skip.Store(r.penalty)
+		} else {
+			r.penalty = 0
+		}
+		for {
+			woken, err := h.poll(nil, true)
+			if err != nil {
+				r.stop.Store(true)
+				r.timer.Stop()
+				h.fail(err)
+				return
+			}
+			if woken == 1 && h.fds.Load() == 0 && r.skip.Load() == 0 {
+				r.vacate()
+				break
+			}
+			if n := r.skip.Load(); woken == 1 && n > 0 {
+				r.skip.CompareAndSwap(n, n-1)
+			}
+		}
+	}
+}
+
+// waiter is a goroutine that waits for a connection.
+type waiter struct {
+	fired atomic.Bool
+	c     chan struct{} // cap 1
+	next  *waiter       // of hub.free
+}
+
+// newWaiter gives a waiter that has not fired.
+func (h *hub) newWaiter() *waiter {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	w := h.free
+	if w == nil {
+		return &waiter{c: make(chan struct{}, 1)}
+	}
+	h.free, w.next = w.next, nil
+	return w
+}
+
+// freeWaiter takes back one that nobody knows any more.
+func (h *hub) freeWaiter(w *waiter) {
+	select {
+	case <-w.c:
+	default:
+	}
+	w.fired.Store(false)
+	h.mu.Lock()
+	w.next, h.free = h.free, w
+	h.mu.Unlock()
+}
+
+// wake ends the wait of w. self is the waiter of the caller if it has the role, or nil. It
+// reports whether that woke another goroutine.
+func (h *hub) wake(w, self *waiter) bool {
+	if w.fired.Swap(true) || w == self {
+		return false
+	}
+	select {
+	case w.c <- struct{}{}:
+	default:
+	}
+	if h.role.leader.Load() == w {
+		h.cq.Wake()
+	}
+	return true
+}
+
+// wait blocks until w has fired. The caller holds no lock.
+func (h *hub) wait(w *waiter) {
+	r := &h.role
+	for !w.fired.Load() {
+		if !r.claim() {
+			r.follow.Add(1)
+			<-w.c
+			r.follow.Add(-1)
+			continue
+		}
+		r.leader.Store(w)
+		for !w.fired.Load() {
+			if _, err := h.poll(w, true); err != nil {
+				break
+			}
+		}
+		r.leader.Store(nil)
+		if err := h.err(); err != nil || !w.fired.Load() {
+			r.handBack() // the hub's goroutine sees the error too
+			if !w.fired.Load() {
+				<-w.c // the end of the queue pair tells
+			}
+			return
+		}
+		r.leave()
+	}
+}

@@ -1,0 +1,148 @@
+package rdma
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+
+	"github.com/verbena-rdma/verbena/cm"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// ListenConfig says how to listen, as net.ListenConfig does.
+type ListenConfig struct {
+	// Backlog is how many connections may wait for Accept. Further requests are left to the
+	// system, which drops what is too much, so that peers ask again. Zero: 1024.
+	Backlog int
+	// Config says how connections are made.
+	Config *Config
+}
+
+const (
+	defaultBacklog = 1024
+	// portTries is how often a listener on both networks looks for a port that is free on
+	// both.
+	portTries = 16
+)
+
+// Listen listens with the defaults. Networks: rdma, rdma4, rdma6. An empty host is every
+// address of every device; port 0 is a port that is free, which Listener.Addr gives.
+func Listen(network, address string) (*Listener, error) {
+	var lc ListenConfig
+	return lc.listen(context.Background(), network, address)
+}
+
+// Listen gives a *Listener. ctx bounds the look-up of a name only.
+func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (net.Listener, error) {
+	l, err := lc.listen(ctx, network, address)
+	if err != nil {
+		return nil, err
+	}
+	return l, nil
+}
+
+func (lc *ListenConfig) listen(ctx context.Context, network, address string) (*Listener, error) {
+	cfg, err := lc.Config.settle()
+	if err == nil && lc.Backlog < 0 {
+		err = fmt.Errorf("rdma: ListenConfig.Backlog is negative: %w", syscall.EINVAL)
+	}
+	if err != nil {
+		return nil, opError("listen", network, nil, nil, err)
+	}
+	t, err := lookup(ctx, network, address, true)
+	if err != nil {
+		return nil, opError("listen", network, nil, nil, err)
+	}
+	l := &Listener{cfg: cfg, network: network, backlog: lc.Backlog}
+	if l.backlog == 0 {
+		l.backlog = defaultBacklog
+	}
+	l.init()
+	var first error
+	for _, a := range t.addrs {
+		err := l.bind(t.family, t.host, a)
+		if err == nil {
+			l.start()
+			return l, nil
+		}
+		if first == nil {
+			first = opError("listen", network, nil, Addr{a}, err)
+		}
+	}
+	return nil, first
+}
+
+// bind opens what the configuration asks for on one address.
+func (l *Listener) bind(f family, host string, a netip.AddrPort) error {
+	if l.cfg.Fallback != TCPFallback {
+		return l.bindRDMA(f, host, a)
+	}
+	tries := 1
+	if a.Port() == 0 {
+		tries = portTries
+	}
+	for try := 1; ; try++ {
+		err := l.bindBoth(f, host, a)
+		if err == nil || try >= tries || !errors.Is(err, syscall.EADDRINUSE) {
+			return err
+		}
+	}
+}
+
+// bindBoth opens TCP, and RDMA on the port that TCP got. If this host has no RDMA, TCP is
+// all there is.
+func (l *Listener) bindBoth(f family, host string, a netip.AddrPort) error {
+	where := net.JoinHostPort(host, fmt.Sprint(a.Port()))
+	if host != "" {
+		where = a.String()
+	}
+	var lc net.ListenConfig
+	t, err := lc.Listen(context.Background(), f.tcp(), where)
+	if err != nil {
+		return err
+	}
+	tcp := t.(*net.TCPListener)
+	port := uint16(tcp.Addr().(*net.TCPAddr).Port)
+	err = l.bindRDMA(f, host, netip.AddrPortFrom(a.Addr(), port))
+	if errors.Is(err, syscall.EADDRINUSE) {
+		tcp.Close() // somebody listens there; not to serve both would be a surprise
+		return err
+	}
+	l.tcp = tcp
+	if err != nil {
+		l.why = err.Error()
+		l.addr = Addr{netip.AddrPortFrom(a.Addr(), port)}
+		if tr := l.cfg.Trace; tr != nil && tr.FellBack != nil {
+			tr.FellBack(l.addr.String(), err)
+		}
+	}
+	return nil
+}
+
+// bindRDMA opens the RDMA side.
+func (l *Listener) bindRDMA(f family, host string, a netip.AddrPort) error {
+	p, err := l.cfg.provider()
+	if err != nil {
+		return err
+	}
+	devices, err := verbs.Devices(p)
+	if err == nil && len(devices) == 0 {
+		err = verbs.ErrNoDevice
+	}
+	if err != nil {
+		return err
+	}
+	where := a.String()
+	if host == "" && f == anyFamily {
+		where = fmt.Sprintf(":%d", a.Port()) // [::], or 0.0.0.0 on hosts without IPv6
+	}
+	l.cm, err = cm.Listen(p, where, &cm.Config{TOS: l.cfg.TOS, Backlog: l.backlog})
+	if err != nil {
+		return err
+	}
+	l.addr = Addr{l.cm.Addr().(cm.Addr).AddrPort}
+	return nil
+}

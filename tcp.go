@@ -1,0 +1,75 @@
+package rdma
+
+import (
+	"io"
+	"net"
+	"syscall"
+	"time"
+)
+
+// tcpConn is a connection that TCP carries, as RDMA could not be had.
+type tcpConn struct {
+	*net.TCPConn
+	why string
+}
+
+func newTCPConn(t *net.TCPConn, cfg *Config, why string) *Conn {
+	t.SetKeepAliveConfig(tcpKeepAlive(cfg.KeepAlive))
+	return &Conn{tcp: &tcpConn{t, why}, cfg: cfg}
+}
+
+// tcpKeepAlive is what Config.KeepAlive means to TCP: dead peers are found in about twice
+// that time.
+func tcpKeepAlive(d time.Duration) net.KeepAliveConfig {
+	if d < 0 {
+		return net.KeepAliveConfig{Enable: false}
+	}
+	return net.KeepAliveConfig{Enable: true, Idle: d, Interval: max(d/probeCount, time.Second), Count: probeCount}
+}
+
+// try runs a system call on the socket that does not block.
+func (t *tcpConn) try(write bool, f func(fd uintptr) (int, error)) (n int, err error) {
+	rc, err := t.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	call := rc.Read
+	if write {
+		call = rc.Write
+	}
+	cerr := call(func(fd uintptr) bool {
+		for {
+			if n, err = f(fd); err != syscall.EINTR {
+				return true
+			}
+		}
+	})
+	if cerr != nil {
+		return 0, cerr // a deadline, or Close
+	}
+	return max(n, 0), err
+}
+
+func (t *tcpConn) tryRead(p []byte) (int, error) {
+	n, err := t.try(false, func(fd uintptr) (int, error) { return sysRead(fd, p) })
+	if n == 0 && err == nil && len(p) > 0 {
+		err = io.EOF
+	}
+	return n, err
+}
+
+func (t *tcpConn) tryWrite(p []byte) (int, error) {
+	return t.try(true, func(fd uintptr) (int, error) { return sysWrite(fd, p) })
+}
+
+// fd gives the number of the socket, which stays the connection's.
+func (t *tcpConn) fd() (fd int, err error) {
+	rc, err := t.SyscallConn()
+	if err != nil {
+		return -1, err
+	}
+	if err := rc.Control(func(f uintptr) { fd = int(f) }); err != nil {
+		return -1, err
+	}
+	return fd, nil
+}

@@ -1,0 +1,31 @@
+package rdma
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Trace has functions that are called when something happens, as in net/http/httptrace.
+// Nil functions are skipped. They are called from whatever goroutine finds out, now and
+// then from several at once; they must neither block nor call methods of the Conn that
+// may block.
+type Trace struct {
+	// Resolved: a dialer knows the device towards an address, or that there is none.
+	Resolved func(addr netip.AddrPort, device string, d time.Duration, err error)
+	// Connected: a dialer has a connection (c), or an address of its target failed (err).
+	Connected func(c *Conn, d time.Duration, err error)
+	// Accepted: a listener has a connection, which Accept will give.
+	Accepted func(c *Conn)
+	// Refused: a listener did not take a request, or its handshake failed.
+	Refused func(peer netip.AddrPort, err error)
+	// FellBack: TCP takes the place of RDMA.
+	FellBack func(address string, why error)
+	// CreditStall: a Write had to wait for the peer to read; d is how long.
+	CreditStall func(c *Conn, d time.Duration)
+	// Async: the device told of something; see verbs.AsyncEvents.
+	Async func(ev verbs.AsyncEvent)
+	// Closed: the connection is over, by Close (nil) or by itself.
+	Closed func(c *Conn, cause error)
+}

@@ -1,0 +1,151 @@
+package rdma_test
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"testing"
+	"time"
+
+	rdma "github.com/verbena-rdma/verbena"
+	"github.com/verbena-rdma/verbena/rdmatest"
+	"github.com/verbena-rdma/verbena/softroce"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// place is where a test has its two ends.
+type place struct {
+	name           string
+	server, client verbs.Provider
+	address        string // where the server listens, port 0
+	fabric         *rdmatest.Fabric
+}
+
+var (
+	serverAddr = netip.MustParseAddr("10.0.0.1")
+	clientAddr = netip.MustParseAddr("10.0.0.2")
+)
+
+// onFabric gives two hosts of a network in memory.
+func onFabric(t testing.TB) *place {
+	f := rdmatest.NewFabric(t, 0)
+	return &place{"fabric", f.Host(serverAddr), f.Host(clientAddr), serverAddr.String() + ":0", f}
+}
+
+// onLoopback gives an embedded device of its own, on a loopback address of its own.
+func onLoopback(t testing.TB) *place {
+	p, err := softroce.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.Close() })
+	return &place{name: "loopback", server: p, client: p, address: "127.0.0.1:0"}
+}
+
+// modes are the protocols.
+var modes = []struct {
+	name       string
+	compatible bool
+}{{"verbena", false}, {"rsockets", true}}
+
+// rig is what a test wants of a pair.
+type rig struct {
+	*place
+	server, client rdma.Config
+}
+
+// pair gives the two ends of a connection: of the listener and of the dialer.
+func (l *rig) pair(t testing.TB) (s, c *rdma.Conn) {
+	t.Helper()
+	ln := l.listen(t)
+	defer ln.Close()
+	return l.connect(t, ln)
+}
+
+func (l *rig) listen(t testing.TB) *rdma.Listener {
+	t.Helper()
+	cfg := l.server
+	cfg.Provider = l.place.server
+	n, err := (&rdma.ListenConfig{Config: &cfg}).Listen(t.Context(), "rdma", l.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n.(*rdma.Listener)
+}
+
+func (l *rig) dialer() *rdma.Dialer {
+	cfg := l.client
+	cfg.Provider = l.place.client
+	return &rdma.Dialer{Config: &cfg, Timeout: 30 * time.Second}
+}
+
+func (l *rig) connect(t testing.TB, ln *rdma.Listener) (s, c *rdma.Conn) {
+	t.Helper()
+	type result struct {
+		c   *rdma.Conn
+		err error
+	}
+	accepted := make(chan result, 1)
+	go func() {
+		c, err := ln.AcceptRDMA()
+		accepted <- result{c, err}
+	}()
+	n, err := l.dialer().Dial("rdma", ln.Addr().String())
+	if err != nil {
+		ln.Close()
+		<-accepted
+		t.Fatal(err)
+	}
+	r := <-accepted
+	if r.err != nil {
+		t.Fatal(r.err)
+	}
+	return r.c, n.(*rdma.Conn)
+}
+
+// each runs a test for both protocols, on the fabric.
+func each(t *testing.T, f func(t *testing.T, l *rig)) {
+	for _, m := range modes {
+		t.Run(m.name, func(t *testing.T) {
+			f(t, &rig{place: onFabric(t), server: rdma.Config{Compatible: m.compatible}, client: rdma.Config{Compatible: m.compatible}})
+		})
+	}
+}
+
+// pairs is each for a connected pair, which is closed at the end.
+func pairs(t *testing.T, f func(t *testing.T, l *rig, s, c *rdma.Conn)) {
+	each(t, func(t *testing.T, l *rig) {
+		s, c := l.pair(t)
+		defer s.Close()
+		defer c.Close()
+		f(t, l, s, c)
+	})
+}
+
+// closeBoth closes two ends at the same time, as one waits for the other.
+func closeBoth(a, b net.Conn) {
+	done := make(chan struct{})
+	go func() { a.Close(); close(done) }()
+	b.Close()
+	<-done
+}
+
+// pattern gives n bytes that say where they are.
+func pattern(n, from int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		x := from + i
+		b[i] = byte(x ^ x>>8*31 ^ x>>16*7)
+	}
+	return b
+}
+
+func must[T any](t testing.TB, v T, err error) T {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func describe(v any, err error) string { return fmt.Sprintf("%v, %v", v, err) }
