@@ -25,15 +25,15 @@ type CompChannel struct {
 	lead  chan struct{} // full while a goroutine is in Event
 	ended chan struct{} // closed by Close
 
-	mu     lock    // one call of d at a time, and:
-	events int     // goroutines in Event
-	parked int     // goroutines in CQ.Wait
-	got    *CQ     // what try found for the leader in Event
-	fault  error   // what try found instead
-	leader *waiter // parks for all in CQ.Wait; nil: nobody does
-	follow *waiter // list of those that wait for the leader
-	free   *waiter // list of those that nobody uses
-	soft   []*CQ   // CQs with events that the library made
+	mu     wait.Lock // one call of d at a time, and:
+	events int       // goroutines in Event
+	parked int       // goroutines in CQ.Wait
+	got    *CQ       // what try found for the leader in Event
+	fault  error     // what try found instead
+	leader *waiter   // parks for all in CQ.Wait; nil: nobody does
+	follow *waiter   // list of those that wait for the leader
+	free   *waiter   // list of those that nobody uses
+	soft   []*CQ     // CQs with events that the library made
 	fd     channelFD
 
 	consumer *Consumer // takes the events in place of all others

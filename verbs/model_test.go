@@ -62,8 +62,11 @@ var models = map[string]func() setup{
 	"WaitTwoOnOne": func() setup { // two goroutines wait for one queue
 		return setup{completions: []int{2}, shared: true, threads: func(w *world) { w.waits("a", 0, 1); w.waits("b", 0, 1) }}
 	},
-	"WaitWake": func() setup { // one waits for a completion, or else Wake
-		return setup{completions: []int{0, 1}, fine: true, threads: func(w *world) { w.waitsOnce("a", 0); w.waits("b", 1, 1); w.wakes(0) }, partly: true}
+	"WaitWake": func() setup { // one waits for Wake only
+		return setup{completions: []int{0}, fine: true, threads: func(w *world) { w.waitsOnce("a", 0); w.wakes(0) }, partly: true}
+	},
+	"WaitWakeBehind": func() setup { // and another may sleep for both
+		return setup{completions: []int{0, 1}, threads: func(w *world) { w.waitsOnce("a", 0); w.waits("b", 1, 1); w.wakes(0) }, partly: true}
 	},
 	"Loop": func() setup {
 		return setup{completions: counts(2, 2), threads: func(w *world) { w.loops(habits{}) }, glitches: 1}

@@ -107,7 +107,10 @@ func newWorld(s *model.Sched, c setup) *world {
 	n := len(w.cqs)
 	w.pushed, w.got, w.closedCQ = make([]int, n), make([][]uint64, n), make([]bool, n)
 	w.awaits = make([]bool, n)
-	w.ch.mu.stop = w.stop
+	w.ch.mu.Stop = w.stop
+	if c.fine {
+		w.ch.park.SetStop(w.stop)
+	}
 	for q := range w.cqs {
 		for range min(c.before, c.completions[q]) {
 			w.complete(q)
@@ -138,26 +141,34 @@ func (w *world) queue(handle uint64) int {
 	return slices.IndexFunc(w.cqs, func(cq *CQ) bool { return cq.handle == handle })
 }
 
-// stop is called before the channel's lock is taken.
-func (w *world) stop() {
-	if !w.s.Running() {
+// stop is called before a lock of the channel is taken, and when it was let go.
+func (w *world) stop(lock bool) {
+	if !w.s.Running() || !lock && !w.cfg.fine {
 		return
 	}
 	var pc [1]uintptr
 	runtime.Callers(3, pc[:])
 	f, _ := runtime.CallersFrames(pc[:]).Next()
-	w.s.Gate("lock "+f.Function[strings.LastIndexByte(f.Function, '.')+1:], "")
+	op := "unlock "
+	if lock {
+		op = "lock "
+	}
+	w.s.Gate(op+f.Function[strings.LastIndexByte(f.Function, '.')+1:], "")
 }
 
 // ready says whether a thread that uses some queues may go on from a gate: not if it would
 // ask for a lock that is held by one that has stopped.
 func (w *world) ready(cqs ...*CQ) func(op string) bool {
 	return func(op string) bool {
+		switch op {
+		case "lock begin", "lock end", "lock Kick", "lock Close": // the parker's, which nobody holds at a gate
+			return true
+		}
 		if strings.HasPrefix(op, "lock ") && !tryLock(&w.ch.mu.Mutex) {
 			return false
 		}
 		switch op {
-		case "start", "call", "lock enlist", "lock sleep", "lock claim":
+		case "start", "call", "lock enlist", "lock sleep", "lock claim", "unlock enlist", "unlock sleep", "unlock claim":
 			for _, cq := range cqs {
 				if !tryLock(&cq.mu) {
 					return false

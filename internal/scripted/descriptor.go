@@ -34,7 +34,10 @@ func (d *descriptor) set(on bool) {
 }
 
 // fail has it report an error (EPOLLERR) and no data, for good.
-func (d *descriptor) fail() { disconnect(d.peer) }
+func (d *descriptor) fail() {
+	unix.Write(d.fd, make([]byte, 1)) // what is lost is the error
+	disconnect(d.peer)
+}
 
 func (d *descriptor) close() {
 	unix.Close(d.fd)

@@ -76,6 +76,9 @@ func (pd *PD) CreateQP(c driver.QPConfig) (driver.QP, error) {
 // Num gives the number.
 func (q *QP) Num() ib.QPN { return q.num }
 
+// Handle gives the handle that verbs chose.
+func (q *QP) Handle() uint64 { return q.handle }
+
 // Caps gives the sizes.
 func (q *QP) Caps() driver.Caps { return q.caps }
 

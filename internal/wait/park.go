@@ -22,7 +22,7 @@ type Parker struct {
 	kick  func()             // Kick, made once: a method value allocates
 	check func(uintptr) bool // try, as Go's poller wants it
 
-	mu     sync.Mutex
+	mu     Lock
 	parked bool
 	kicked bool
 	hit    bool // the limit was reached
@@ -252,10 +252,13 @@ func (p *Parker) Close() {
 	}
 }
 
+// SetStop sets where tests stop, see Lock.
+func (p *Parker) SetStop(f func(lock bool)) { p.mu.Stop = f }
+
 // State describes p to tests that compare states.
 func (p *Parker) State() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+	p.mu.Mutex.Lock()
+	defer p.mu.Mutex.Unlock()
 	return fmt.Sprint(p.parked, p.kicked, p.hit, p.closed, p.broken)
 }
 

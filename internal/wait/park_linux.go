@@ -10,6 +10,9 @@ import (
 
 // sleep sleeps until check says true, or interrupt is called (found is false then).
 func (p *poller) sleep(check func(uintptr) bool) (found bool, err error) {
+	if p.dead {
+		return false, driver.ErrDeviceGone
+	}
 	p.gone = false
 	err = p.rc.Read(check)
 	switch {
@@ -19,6 +22,8 @@ func (p *poller) sleep(check func(uintptr) bool) (found bool, err error) {
 		return false, nil
 	}
 	// Go's poller refuses a descriptor that reports an error condition only.
+	// There will be no other edge, so the next sleep must know.
+	p.dead = true
 	return false, driver.ErrDeviceGone
 }
 

@@ -20,6 +20,7 @@ type poller struct {
 	check func(fd uintptr) bool // ready, made once: a method value allocates
 	fds   [1]unix.PollFD
 	gone  bool
+	dead  bool // it reported an error and nothing else
 }
 
 func newPoller(fd int) (*poller, error) {

@@ -1,0 +1,770 @@
+package scripted_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/verbena-rdma/verbena/cm"
+	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/internal/scripted"
+	"github.com/verbena-rdma/verbena/internal/unix"
+	"github.com/verbena-rdma/verbena/verbs"
+	"github.com/verbena-rdma/verbena/verbs/driver"
+)
+
+// What kernels do to those who wait, for each source of events and each way of waiting.
+
+// way is how a program waits.
+type way struct {
+	name       string
+	descriptor bool // the provider has nothing but descriptors, as the kernel
+	poll       bool // the program sleeps in poll(2) itself
+}
+
+var ways = []way{{"Go", false, false}, {"Poller", true, false}, {"FD", true, true}, {"FDOfGo", false, true}}
+
+// bench is a scripted device and connection manager with one object of each kind.
+type bench struct {
+	testing.TB
+	way
+	p   *scripted.Provider
+	man *scripted.CM
+	dev *verbs.Device
+	ctx *scripted.Context
+
+	pd  *verbs.PD
+	ch  *verbs.CompChannel
+	sch *scripted.Channel
+	cq  *verbs.CQ
+	scq *scripted.CQ
+	qp  *verbs.QP
+	sqp *scripted.QP
+	cmc *cm.EventChannel
+	smc *scripted.CMChannel
+	id  *cm.ID
+
+	raws map[*cm.ID]*scripted.CMID
+}
+
+func newBench(t testing.TB, w way) *bench {
+	t.Helper()
+	b := &bench{TB: t, way: w, raws: map[*cm.ID]*scripted.CMID{}}
+	b.p = scripted.New(&scripted.Config{Descriptors: w.descriptor, PollErrors: true})
+	b.man = scripted.NewCM("fake0")
+	b.man.Descriptors, b.man.PollErrors = w.descriptor, true
+	b.p.SetCM(func() (driver.CM, error) { return b.man, nil })
+	var err error
+	b.dev, err = verbs.Open(b.p, "")
+	b.ok(err)
+	b.ctx = b.p.Device("").Context()
+	b.pd, err = b.dev.AllocPD()
+	b.ok(err)
+	b.ch, err = b.dev.CreateCompChannel()
+	b.ok(err)
+	b.sch = b.ctx.Channel(0)
+	b.cq, b.scq = b.queue()
+	b.qp, b.sqp = b.pair(b.cq)
+	b.cmc, err = cm.NewEventChannel(b.p)
+	b.ok(err)
+	b.smc = b.man.Channels()[0]
+	b.id = b.newID()
+	t.Cleanup(func() {
+		for _, c := range []interface{ Close() error }{b.qp, b.cq, b.ch, b.pd, b.id, b.cmc} {
+			b.ok(c.Close())
+		}
+		for _, v := range append(b.p.Violations(), b.man.Faults()...) {
+			t.Errorf("contract: %s", v)
+		}
+	})
+	return b
+}
+
+func (b *bench) ok(err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+func (b *bench) queue() (*verbs.CQ, *scripted.CQ) {
+	b.Helper()
+	cq, err := b.dev.CreateCQ(64, &verbs.CQConfig{Channel: b.ch})
+	b.ok(err)
+	return cq, b.ctx.CQ(-1)
+}
+
+func (b *bench) pair(cq *verbs.CQ) (*verbs.QP, *scripted.QP) {
+	b.Helper()
+	qp, err := b.pd.CreateQP(verbs.QPConfig{SendCQ: cq, MaxSendWR: 4, MaxRecvWR: 16})
+	b.ok(err)
+	b.ok(qp.Modify(&verbs.QPAttr{State: ib.StateInit, Port: 1}, ib.AttrState|ib.AttrPKeyIndex|ib.AttrPort|ib.AttrAccess))
+	for i := range 16 {
+		b.ok(qp.PostRecv(verbs.RecvWR{ID: uint64(i)}))
+	}
+	return qp, b.ctx.QP(-1)
+}
+
+func (b *bench) newID() *cm.ID {
+	b.Helper()
+	before := b.man.IDs()
+	id, err := b.cmc.NewID(ib.PortSpaceTCP)
+	b.ok(err)
+	for _, s := range b.man.IDs() {
+		if !slices.Contains(before, s) {
+			b.raws[id] = s
+		}
+	}
+	return id
+}
+
+// raw gives the driver's id.
+func (b *bench) raw(id *cm.ID) *scripted.CMID { return b.raws[id] }
+
+// source is something that gives events, or completions.
+type source struct {
+	name   string
+	event  func(ctx context.Context) (string, error) // waits
+	try    func() (string, bool, error)
+	fd     func() (int, error)
+	next   func()        // the device gives what event gives as "next"
+	glitch func()        // it is readable without an event
+	stray  []func()      // events about nothing that exists, or without a cause; event skips them
+	odd    []func()      // events that are given all the same, as "odd"
+	retire func() func() // closes an object, and gives what posts an event about it
+	failed func()        // the descriptor reports an error, and nothing says why
+}
+
+// sources gives the four of a bench.
+func (b *bench) sources() []source {
+	completions := source{
+		name: "CQ",
+		event: func(ctx context.Context) (string, error) {
+			_, err := b.cq.Next(ctx)
+			return "next", err
+		},
+		try: func() (string, bool, error) {
+			for {
+				_, ok, err := b.ch.TryEvent()
+				if err != nil {
+					return "", false, err
+				}
+				if !ok {
+					break
+				}
+			}
+			var dst [1]verbs.WC
+			n, err := b.cq.Poll(dst[:])
+			if n == 0 && err == nil {
+				var ready bool
+				if ready, err = b.cq.Arm(ib.NotifyAny); ready {
+					n, err = b.cq.Poll(dst[:])
+				}
+			}
+			return "next", n > 0, err
+		},
+		fd:     b.ch.FD,
+		next:   func() { b.sqp.CompleteRecv(1, scripted.Received(8), false) },
+		glitch: b.sch.Glitch,
+		stray: []func(){
+			func() { b.sch.Post(b.scq.Handle()) }, // an empty queue
+			func() { b.sch.Post(0) }, func() { b.sch.Post(12345) }, func() { b.sch.Post(^uint64(0)) },
+		},
+		retire: b.retireQueue,
+		failed: b.sch.PollError,
+	}
+	channel := completions
+	channel.name = "CompChannel"
+	channel.event = func(ctx context.Context) (string, error) {
+		cq, err := b.ch.Event(ctx)
+		return b.queueName(cq), err
+	}
+	channel.try = func() (string, bool, error) {
+		cq, ok, err := b.ch.TryEvent()
+		return b.queueName(cq), ok, err
+	}
+	channel.next = func() {
+		if _, err := b.cq.Arm(ib.NotifyAny); err != nil {
+			b.Error(err)
+		}
+		b.sqp.CompleteRecv(1, scripted.Received(8), false)
+	}
+	channel.stray = channel.stray[1:]
+	channel.odd = []func(){func() { b.sch.Post(b.scq.Handle()) }} // for nothing, but of a queue
+
+	async := b.dev.Async()
+	name := func(ev verbs.AsyncEvent) string {
+		if ev.Type == ib.EventPortActive {
+			return "next"
+		}
+		return fmt.Sprintf("odd %v %v %v", ev.CQ != nil, ev.QP != nil, ev.SRQ != nil)
+	}
+	events := source{
+		name: "AsyncEvents",
+		event: func(ctx context.Context) (string, error) {
+			ev, err := async.Event(ctx)
+			return name(ev), err
+		},
+		try: func() (string, bool, error) {
+			ev, ok, err := async.TryEvent()
+			return name(ev), ok, err
+		},
+		fd:     async.FD,
+		next:   func() { b.ctx.PostAsync(driver.AsyncEvent{Type: ib.EventPortActive, Port: 1}) },
+		glitch: b.ctx.AsyncQueue().Glitch,
+		odd: []func(){
+			func() { b.ctx.PostAsync(driver.AsyncEvent{Type: 200, Handle: b.scq.Handle()}) },
+			func() { b.ctx.PostAsync(driver.AsyncEvent{Type: ib.EventQPFatal, Handle: 12345}) },
+			func() { b.ctx.PostAsync(driver.AsyncEvent{Type: ib.EventCQErr, Handle: ^uint64(0)}) },
+		},
+		retire: b.retirePair,
+		failed: b.ctx.AsyncQueue().PollError,
+	}
+	cmName := func(ev cm.Event) string {
+		if ev.Type == cm.AddrChange {
+			return "next"
+		}
+		return fmt.Sprintf("odd %v", ev.ID != nil)
+	}
+	manager := source{
+		name: "CM",
+		event: func(ctx context.Context) (string, error) {
+			ev, err := b.cmc.Event(ctx)
+			return cmName(ev), err
+		},
+		try: func() (string, bool, error) {
+			ev, ok, err := b.cmc.TryEvent()
+			return cmName(ev), ok, err
+		},
+		fd:     b.cmc.FD,
+		next:   func() { b.raw(b.id).Post(driver.CMEvent{Type: cm.AddrChange}) },
+		glitch: func() { b.smc.Spurious(1) },
+		stray: []func(){
+			func() { b.smc.Post(driver.CMEvent{Type: cm.Disconnected}) },
+			func() { b.smc.Post(driver.CMEvent{Type: cm.Established, Handle: 12345}) },
+			func() { b.smc.Post(driver.CMEvent{Type: cm.AddrChange, Handle: ^uint64(0)}) },
+		},
+		odd:    []func(){func() { b.raw(b.id).Post(driver.CMEvent{Type: 99}) }},
+		retire: b.retireID,
+		failed: b.smc.PollError,
+	}
+	return []source{completions, channel, events, manager}
+}
+
+func (b *bench) queueName(cq *verbs.CQ) string {
+	if cq == b.cq {
+		return "next"
+	}
+	return fmt.Sprintf("odd %p", cq)
+}
+
+// again makes objects and closes them until one has the place of another that was closed,
+// as its handle shows, which it then leaves open.
+func again[T any](b *bench, closed uint64, make func() (T, uint64), end func(T)) T {
+	b.Helper()
+	for range 100 {
+		v, h := make()
+		if uint32(h) == uint32(closed) {
+			if h == closed {
+				b.Fatalf("handle %#x came twice", h)
+			}
+			return v
+		}
+		end(v)
+	}
+	b.Fatalf("the place of handle %#x is not used again", closed)
+	panic("unreachable")
+}
+
+// retireQueue closes a queue and makes another in its place.
+func (b *bench) retireQueue() func() {
+	old, sold := b.queue()
+	h := sold.Handle()
+	b.ok(old.Close())
+	next := again(b, h, func() (*verbs.CQ, uint64) {
+		cq, scq := b.queue()
+		return cq, scq.Handle()
+	}, func(cq *verbs.CQ) { b.ok(cq.Close()) })
+	_, err := next.Arm(ib.NotifyAny)
+	b.ok(err)
+	b.Cleanup(func() { b.ok(next.Close()) })
+	return func() { b.sch.Post(h) }
+}
+
+func (b *bench) retirePair() func() {
+	old, sold := b.pair(b.cq)
+	h := sold.Handle()
+	b.ok(old.Close())
+	next := again(b, h, func() (*verbs.QP, uint64) {
+		qp, sqp := b.pair(b.cq)
+		return qp, sqp.Handle()
+	}, func(qp *verbs.QP) { b.ok(qp.Close()) })
+	b.Cleanup(func() {
+		if next.Err() != nil {
+			b.Errorf("an event of a closed queue pair hit its successor: %v", next.Err())
+		}
+		b.ok(next.Close())
+	})
+	return func() { b.ctx.PostAsync(driver.AsyncEvent{Type: ib.EventQPFatal, Handle: h, Port: 1}) }
+}
+
+func (b *bench) retireID() func() {
+	old := b.newID()
+	h := b.raw(old).Handle()
+	b.ok(old.Close())
+	next := again(b, h, func() (*cm.ID, uint64) {
+		id := b.newID()
+		return id, b.raw(id).Handle()
+	}, func(id *cm.ID) { b.ok(id.Close()) })
+	b.Cleanup(func() { b.ok(next.Close()) })
+	return func() { b.smc.Post(driver.CMEvent{Type: cm.DeviceRemoval, Handle: h}) }
+}
+
+// wait waits in the bench's way for what source gives next.
+func (b *bench) wait(ctx context.Context, s source) (string, error) {
+	if !b.poll {
+		return s.event(ctx)
+	}
+	for {
+		got, ok, err := s.try()
+		if ok || err != nil {
+			return got, err
+		}
+		if err := ctx.Err(); err != nil {
+			return "", err
+		}
+		fd, err := s.fd()
+		if err != nil {
+			return "", err
+		}
+		fds := []unix.PollFD{{Fd: int32(fd), Events: unix.PollIn}}
+		if _, err := unix.Poll(fds, time.Millisecond); err != nil {
+			return "", err
+		}
+	}
+}
+
+// asleep starts to wait, and comes back when the waiter sleeps, most likely.
+func (b *bench) asleep(s source) <-chan string {
+	done := make(chan string, 1)
+	go func() {
+		got, err := b.wait(b.limit(), s)
+		if err != nil {
+			got = err.Error()
+		}
+		done <- got
+	}()
+	time.Sleep(2 * time.Millisecond)
+	return done
+}
+
+func (b *bench) limit() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	b.Cleanup(cancel)
+	return ctx
+}
+
+func (b *bench) want(s source, want string) {
+	b.Helper()
+	if got, err := b.wait(b.limit(), s); err != nil || !strings.HasPrefix(got, want) {
+		b.Errorf("got %q, %v; want %s", got, err, want)
+	}
+}
+
+// nothing checks that there is nothing, in every way that one can ask.
+func (b *bench) nothing(s source) {
+	b.Helper()
+	if got, ok, err := s.try(); ok || err != nil {
+		b.Errorf("there is %q, %v", got, err)
+	}
+}
+
+// each runs f for every source and way.
+func each(t *testing.T, f func(b *bench, s source)) {
+	t.Parallel()
+	for _, w := range ways {
+		for i, s := range newBench(t, w).sources() {
+			t.Run(s.name+"/"+w.name, func(t *testing.T) {
+				t.Parallel()
+				b := newBench(t, w)
+				f(b, b.sources()[i])
+			})
+		}
+	}
+}
+
+// TestFault_ReadableThenNothing: readiness is a hint (P11, C-244).
+func TestFault_ReadableThenNothing_C244(t *testing.T) {
+	each(t, func(b *bench, s source) {
+		s.glitch()
+		b.nothing(s)
+		s.glitch()
+		done := b.asleep(s)
+		for range 3 {
+			s.glitch()
+			time.Sleep(time.Millisecond)
+		}
+		select {
+		case got := <-done:
+			b.Fatalf("a glitch ended the wait with %q", got)
+		default:
+		}
+		s.next()
+		if got := <-done; got != "next" {
+			b.Errorf("got %q", got)
+		}
+	})
+}
+
+// TestFault_Spurious: events about what does not exist are dropped; those that are about
+// something and mean nothing are given, and harm nobody (P19, C-243).
+func TestFault_Spurious_C243(t *testing.T) {
+	each(t, func(b *bench, s source) {
+		for _, stray := range s.stray {
+			stray()
+		}
+		b.nothing(s)
+		done := b.asleep(s)
+		for _, stray := range s.stray {
+			stray()
+			time.Sleep(time.Millisecond)
+		}
+		s.next()
+		if got := <-done; got != "next" {
+			b.Errorf("got %q behind stray events", got)
+		}
+		for _, odd := range s.odd {
+			odd()
+			if s.name == "CompChannel" {
+				b.want(s, "next")
+				continue
+			}
+			b.want(s, "odd")
+		}
+		s.next()
+		b.want(s, "next")
+		if b.qp.Err() != nil {
+			b.Errorf("a stray event ended the queue pair: %v", b.qp.Err())
+		}
+	})
+}
+
+// TestFault_DestroyedObject: events of objects that were closed meanwhile, which waited to
+// be fetched, come late, or come when their number is used again (P19).
+func TestFault_DestroyedObject(t *testing.T) {
+	each(t, func(b *bench, s source) {
+		late := s.retire()
+		late()
+		late()
+		s.next()
+		for {
+			got, err := b.wait(b.limit(), s)
+			if err != nil {
+				b.Fatal(err)
+			}
+			if got == "next" {
+				break
+			}
+			if strings.Contains(got, "true") {
+				b.Errorf("%q names an object", got)
+			}
+		}
+		done := b.asleep(s)
+		late()
+		if s.name == "AsyncEvents" { // given, without an object
+			if got := <-done; got != "odd false false false" {
+				b.Errorf("got %q", got)
+			}
+			return
+		}
+		time.Sleep(time.Millisecond)
+		s.next()
+		if got := <-done; got != "next" {
+			b.Errorf("got %q", got)
+		}
+	})
+}
+
+// TestFault_EventBeforeDestroy: what was queued before an object was closed is not given
+// after it.
+func TestFault_EventBeforeDestroy(t *testing.T) {
+	for _, w := range ways {
+		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, w)
+			s := b.sources()
+			cq, scq := b.queue()
+			h := scq.Handle()
+			_, err := cq.Arm(ib.NotifyAny)
+			b.ok(err)
+			scq.Push(driver.WC{}, false)
+			if b.sch.Queued() != 1 {
+				t.Fatal("no event")
+			}
+			b.ok(cq.Close())
+			b.nothing(s[1])
+			b.sch.Post(h) // a provider that does not purge
+			b.nothing(s[1])
+
+			qp, sqp := b.pair(b.cq)
+			sqp.Event(ib.EventQPFatal)
+			b.ok(qp.Close())
+			b.want(s[2], "odd false false false")
+			b.nothing(s[2])
+
+			id := b.newID()
+			b.raw(id).Post(driver.CMEvent{Type: cm.AddrChange})
+			stale := driver.CMEvent{Type: cm.AddrChange, Handle: b.raw(id).Handle()}
+			b.ok(id.Close())
+			b.smc.Post(stale)
+			b.nothing(s[3])
+		})
+	}
+}
+
+// TestFault_RepeatedTerminal: the first end counts, each later one is harmless, and waiters
+// are told (P22, C-222).
+func TestFault_RepeatedTerminal(t *testing.T) {
+	for _, w := range ways {
+		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, w)
+			s := b.sources()
+			// Of a queue pair.
+			qp, sqp := b.pair(b.cq)
+			for range 3 {
+				sqp.Event(ib.EventQPFatal)
+			}
+			sqp.Event(ib.EventQPAccessErr)
+			for range 4 {
+				b.want(s[2], "odd false true")
+			}
+			if qp.Err() != verbs.EventError(ib.EventQPFatal) {
+				t.Errorf("the cause is %v", qp.Err())
+			}
+			b.ok(qp.Close())
+			// Of a completion queue: who waits is told, and told again.
+			cq, scq := b.queue()
+			qp2, _ := b.pair(cq)
+			done := make(chan error, 1)
+			if !w.poll {
+				go func() {
+					for {
+						if _, err := cq.Next(b.limit()); err != nil {
+							done <- err
+							return
+						}
+					}
+				}()
+				time.Sleep(time.Millisecond)
+			}
+			scq.Overrun()
+			scq.Overrun()
+			b.ctx.PostAsync(driver.AsyncEvent{Type: ib.EventCQErr, Handle: scq.Handle(), Port: 1})
+			b.want(s[2], "odd true")
+			b.want(s[2], "odd true")
+			if !w.poll {
+				if err := <-done; err == nil || errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("the waiter of a broken queue got %v", err)
+				}
+			}
+			if qp2.Err() == nil {
+				t.Error("a broken queue ends no queue pair")
+			}
+			b.ok(qp2.Close())
+			b.ok(cq.Close())
+			// Of a connection: events come, in their order, and nothing happens twice.
+			for _, typ := range []ib.CMEventType{cm.Disconnected, cm.Unreachable, cm.DeviceRemoval, cm.Disconnected, cm.DeviceRemoval} {
+				b.raw(b.id).Post(driver.CMEvent{Type: typ, Status: -int(syscall.ETIMEDOUT)})
+			}
+			for {
+				_, ok, err := s[3].try()
+				b.ok(err)
+				if !ok {
+					break
+				}
+			}
+			b.raw(b.id).Post(driver.CMEvent{Type: cm.AddrChange})
+			b.want(s[3], "next")
+		})
+	}
+}
+
+// TestFault_DeviceGoneTwice: DEVICE_FATAL may be repeated; then every wait says that the
+// device is gone, whoever asks and however often (P46).
+func TestFault_DeviceGoneTwice(t *testing.T) {
+	each(t, func(b *bench, s source) {
+		if s.name == "CM" {
+			b.man.Break(driver.ErrDeviceGone)
+		} else {
+			b.ctx.PostAsync(driver.AsyncEvent{Type: ib.EventDeviceFatal, Port: 1})
+			b.ctx.PostAsync(driver.AsyncEvent{Type: ib.EventDeviceFatal, Port: 1})
+			b.p.Device("").Remove()
+		}
+		for range 3 {
+			var err error
+			for err == nil {
+				_, err = b.wait(b.limit(), s)
+			}
+			if !errors.Is(err, driver.ErrDeviceGone) {
+				b.Errorf("got %v", err)
+			}
+		}
+	})
+}
+
+// TestFault_Dropped: a kernel without memory drops an event. CQ.Wait finds the completion
+// by its re-check; a program that arms anew, or asks for the state, finds it too (P15, P48,
+// C-260).
+func TestFault_Dropped_C260(t *testing.T) {
+	for _, w := range ways {
+		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, w)
+			s := b.sources()
+			b.dev.SetRecheck(20 * time.Millisecond)
+			b.scq.Swallow(1)
+			if !w.poll {
+				done := b.asleep(s[0])
+				for !b.scq.Armed() {
+					time.Sleep(time.Millisecond)
+				}
+				s[0].next()
+				if got := <-done; got != "next" {
+					t.Errorf("got %q", got)
+				}
+				if st := b.cq.Stats(); st.Rescued != 1 {
+					t.Errorf("%+v, want one rescue", st)
+				}
+			} else {
+				b.nothing(s[0])
+				s[0].next()
+				b.nothing(s[1]) // the event is lost
+				if ready, err := b.cq.Arm(ib.NotifyAny); !ready || err != nil {
+					t.Errorf("Arm does not tell of what is there: %v, %v", ready, err)
+				}
+				b.want(s[0], "next")
+			}
+			s[0].next()
+			b.want(s[0], "next")
+			// An asynchronous event that is lost: the state is asked for, not derived.
+			port := scripted.DefaultPort()
+			port.State = ib.PortDown
+			b.p.Device("").SetPort(port)
+			if a, err := b.dev.Port(1); err != nil || a.State != ib.PortDown {
+				t.Errorf("the port is %v, %v", a.State, err)
+			}
+			// One of the connection manager: the deadline is the caller's.
+			ctx, cancel := context.WithTimeout(context.Background(), 5*time.Millisecond)
+			defer cancel()
+			if _, err := b.wait(ctx, s[3]); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("got %v", err)
+			}
+			s[3].next()
+			b.want(s[3], "next")
+		})
+	}
+}
+
+// TestFault_Late: an event comes long after its completion was polled, when the queue is
+// armed again, or twice.
+func TestFault_Late(t *testing.T) {
+	for _, w := range ways {
+		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, w)
+			s := b.sources()
+			for range 5 {
+				s[0].next()
+				b.want(s[0], "next")
+				done := b.asleep(s[0])
+				b.sch.Post(b.scq.Handle()) // of a completion that was polled
+				b.sch.Post(b.scq.Handle())
+				time.Sleep(time.Millisecond)
+				s[0].next()
+				if got := <-done; got != "next" {
+					t.Errorf("got %q", got)
+				}
+			}
+			if st := b.cq.Stats(); st.Rescued != 0 {
+				t.Errorf("%+v: a late event is no lost one", st)
+			}
+		})
+	}
+}
+
+// TestFault_PollError: the descriptor reports an error without data, and the provider
+// says nothing: old kernels do so when a device goes (P46, C-191).
+func TestFault_PollError_C191(t *testing.T) {
+	for _, w := range ways {
+		if w.poll || !w.descriptor {
+			continue // a program's own poll sees POLLERR itself
+		}
+		for i, s := range newBench(t, w).sources() {
+			t.Run(s.name, func(t *testing.T) {
+				t.Parallel()
+				b := newBench(t, w)
+				s := b.sources()[i]
+				done := make(chan error, 1)
+				go func() {
+					// Behind the last completions, which the library makes.
+					for {
+						if _, err := s.event(b.limit()); err != nil {
+							done <- err
+							return
+						}
+					}
+				}()
+				time.Sleep(2 * time.Millisecond)
+				s.failed()
+				if err := <-done; !errors.Is(err, driver.ErrDeviceGone) {
+					t.Errorf("got %v", err)
+				}
+			})
+		}
+	}
+}
+
+// TestFault_CloseWhileWaiting: Close ends every wait, whatever the device did before.
+func TestFault_CloseWhileWaiting_C250(t *testing.T) {
+	for _, w := range ways {
+		if w.poll {
+			continue
+		}
+		for _, name := range []string{"CQ", "CompChannel", "CM"} {
+			t.Run(name+"/"+w.name, func(t *testing.T) {
+				t.Parallel()
+				b := newBench(t, w)
+				for _, s := range b.sources() {
+					if s.name != name {
+						continue
+					}
+					s.glitch()
+					done := make(chan error, 1)
+					go func() {
+						_, err := s.event(b.limit())
+						done <- err
+					}()
+					time.Sleep(2 * time.Millisecond)
+					switch name {
+					case "CQ":
+						b.ok(b.cq.Close())
+					case "CompChannel":
+						b.ok(b.ch.Close())
+					case "CM":
+						b.ok(b.cmc.Close())
+					}
+					if err := <-done; !errors.Is(err, net.ErrClosed) {
+						t.Errorf("got %v", err)
+					}
+				}
+			})
+		}
+	}
+}
