@@ -52,8 +52,8 @@ func (e *Engine) newCompat() error {
 		return bad("RecvQueue", "%d is not in %d to %d", cfg.RecvQueue, max(int(e.local.Credits), 2*SpareRecvs), 1<<15)
 	case cfg.Posted < 0 || cfg.Posted > cfg.RecvQueue:
 		return bad("Posted", "%d is not in 0 to RecvQueue (%d)", cfg.Posted, cfg.RecvQueue)
-	case e.local.SGLLen == 0 || e.local.SGLLen > maxTable || len(cfg.Table) < TableLen(int(e.local.SGLLen), e.local.IOMap):
-		return bad("Table", "%d bytes for %d entries and a map of %d", len(cfg.Table), e.local.SGLLen, e.local.IOMap)
+	case e.local.SGLLen < 2 || e.local.SGLLen > maxTable || len(cfg.Table) < TableLen(int(e.local.SGLLen), e.local.IOMap):
+		return bad("Table", "%d bytes for %d entries (at least 2, as C has two halves) and a map of %d", len(cfg.Table), e.local.SGLLen, e.local.IOMap)
 	case cfg.Recv.Addr != e.local.BufAddr || cfg.Recv.RKey != e.local.BufKey || uint32(cfg.Recv.Size) != e.local.BufLen:
 		return bad("Recv", "its first buffer is not that of the hello")
 	case e.peer.SGLLen == 0 || e.peer.BufLen == 0 || e.peer.Credits == 0:

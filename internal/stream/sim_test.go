@@ -26,7 +26,7 @@ func randomPair(m Mode, rnd *rand.Rand) pairConfig {
 			c.recvSize[i] = 1 + rnd.IntN(3000)
 			c.recvCount[i] = 2 + rnd.IntN(4)
 			c.recvQueue[i] = 16 + rnd.IntN(40)
-			c.sgl[i] = 1 + rnd.IntN(5)
+			c.sgl[i] = 2 + rnd.IntN(5)
 			c.net[i] = rnd.IntN(4) == 0
 		}
 		c.sendQueue[i] = 16 + rnd.IntN(20)
