@@ -138,6 +138,37 @@ static inline int vb_over(int async_fd, int e)
 	return e == 0 || ((e == EIO || e == ENODEV || e == ENXIO) && vb_fd_gone(async_fd));
 }
 
+// vb_send_empty and vb_recv_empty make the slices of the first n places what Go expects:
+// empty, and in their own memory, whatever was assigned to them.
+static inline void vb_send_empty(struct vb_qp *q, uint32_t n)
+{
+	uint32_t i;
+
+	for (i = 0; i < n; i++) {
+		struct vb_send *s = &q->send[i];
+
+		s->sgl.at = q->sge + (size_t)i * q->sges;
+		s->sgl.len = 0;
+		s->sgl.cap = q->caps.send_sge;
+		s->data.at = q->data + (size_t)i * q->caps.inline_data;
+		s->data.len = 0;
+		s->data.cap = q->caps.inline_data;
+	}
+}
+
+static inline void vb_recv_empty(struct vb_rq *r, uint32_t n)
+{
+	uint32_t i;
+
+	for (i = 0; i < n; i++) {
+		struct vb_recv *s = &r->recv[i];
+
+		s->sgl.at = r->sge + (size_t)i * r->max_sge;
+		s->sgl.len = 0;
+		s->sgl.cap = r->max_sge;
+	}
+}
+
 void vb_ah_out(struct vb_ah_attr *to, const struct abi_ah_attr *from);
 void vb_ah_in(struct abi_ah_attr *to, const struct vb_ah_attr *from);
 void vb_qp_attr_out(struct vb_qp_attr *to, const struct abi_qp_attr *from);

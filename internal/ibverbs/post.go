@@ -27,6 +27,30 @@ const (
 	_ = -(unsafe.Offsetof(driver.SGE{}.LKey) ^ unsafe.Offsetof(C.struct_vb_sge{}.lkey))
 )
 
+// It reads places as verbs writes them. They lie in memory of C, and so does all that
+// their slices point to.
+const (
+	_ = -(unsafe.Sizeof(driver.SendSlot{}) ^ C.sizeof_struct_vb_send)
+	_ = -(unsafe.Offsetof(driver.SendSlot{}.ID) ^ unsafe.Offsetof(C.struct_vb_send{}.id))
+	_ = -(unsafe.Offsetof(driver.SendSlot{}.SGL) ^ unsafe.Offsetof(C.struct_vb_send{}.sgl))
+	_ = -(unsafe.Offsetof(driver.SendSlot{}.Data) ^ unsafe.Offsetof(C.struct_vb_send{}.data))
+	_ = -(unsafe.Offsetof(driver.SendSlot{}.Addr) ^ unsafe.Offsetof(C.struct_vb_send{}.addr))
+	_ = -(unsafe.Offsetof(driver.SendSlot{}.Compare) ^ unsafe.Offsetof(C.struct_vb_send{}.compare))
+	_ = -(unsafe.Offsetof(driver.SendSlot{}.Swap) ^ unsafe.Offsetof(C.struct_vb_send{}.swap))
+	_ = -(unsafe.Offsetof(driver.SendSlot{}.AH) ^ unsafe.Offsetof(C.struct_vb_send{}.ah))
+	_ = -(unsafe.Offsetof(driver.SendSlot{}.RKey) ^ unsafe.Offsetof(C.struct_vb_send{}.rkey))
+	_ = -(unsafe.Offsetof(driver.SendSlot{}.Imm) ^ unsafe.Offsetof(C.struct_vb_send{}.imm))
+	_ = -(unsafe.Offsetof(driver.SendSlot{}.QPN) ^ unsafe.Offsetof(C.struct_vb_send{}.qpn))
+	_ = -(unsafe.Offsetof(driver.SendSlot{}.QKey) ^ unsafe.Offsetof(C.struct_vb_send{}.qkey))
+	_ = -(unsafe.Offsetof(driver.SendSlot{}.SRQN) ^ unsafe.Offsetof(C.struct_vb_send{}.srqn))
+	_ = -(unsafe.Offsetof(driver.SendSlot{}.Opcode) ^ unsafe.Offsetof(C.struct_vb_send{}.opcode))
+	_ = -(unsafe.Offsetof(driver.SendSlot{}.Flags) ^ unsafe.Offsetof(C.struct_vb_send{}.flags))
+	_ = -(unsafe.Sizeof(driver.RecvSlot{}) ^ C.sizeof_struct_vb_recv)
+	_ = -(unsafe.Offsetof(driver.RecvSlot{}.ID) ^ unsafe.Offsetof(C.struct_vb_recv{}.id))
+	_ = -(unsafe.Offsetof(driver.RecvSlot{}.SGL) ^ unsafe.Offsetof(C.struct_vb_recv{}.sgl))
+	_ = -(unsafe.Sizeof([]byte(nil)) ^ C.sizeof_struct_vb_slice)
+)
+
 // address gives an address in C's memory as the hot calls take it: no pointer, so that cgo
 // has nothing to check.
 func address(p unsafe.Pointer) C.uintptr_t { return C.uintptr_t(uintptr(p)) }
@@ -41,25 +65,6 @@ func (q *qp) CommitSend(n int) (int, error) {
 	if q.d.gone.Load() {
 		return 0, driver.ErrDeviceGone
 	}
-	for i := range q.slots[:n] {
-		s, w := &q.slots[i], &q.send[i]
-		w.id = C.uint64_t(s.ID)
-		w.addr = C.uint64_t(s.Addr)
-		w.compare = C.uint64_t(s.Compare)
-		w.swap = C.uint64_t(s.Swap)
-		w.sges = C.uint32_t(len(s.SGL))
-		w.inline_len = C.uint32_t(len(s.Data))
-		w.opcode = C.uint32_t(s.Opcode)
-		w.flags = C.uint32_t(s.Flags)
-		w.imm = C.uint32_t(s.Imm)
-		w.rkey = C.uint32_t(s.RKey)
-		if q.ud {
-			w.ah = C.uint64_t(s.AH)
-			w.qpn = C.uint32_t(s.QPN)
-			w.qkey = C.uint32_t(s.QKey)
-		}
-		s.SGL, s.Data = s.SGL[:0], s.Data[:0]
-	}
 	return q.d.posted(C.vb_post_send(q.p, C.uint32_t(n)))
 }
 
@@ -69,7 +74,6 @@ func (q *qp) CommitRecv(n int) (int, error) {
 	if q.d.gone.Load() {
 		return 0, driver.ErrDeviceGone
 	}
-	q.fill(n)
 	return q.d.posted(C.vb_post_recv(q.p, C.uint32_t(n)))
 }
 
@@ -79,31 +83,13 @@ func (d *deviceContext) posted(r C.uint64_t) (int, error) {
 }
 
 // recvBatch is a batch of receives, of a queue pair or of a shared receive queue.
-type recvBatch struct {
-	recvSlots []driver.RecvSlot // SGEs are in memory of C
-	recv      []C.struct_vb_recv
-}
+type recvBatch struct{ recvSlots []driver.RecvSlot } // in memory of C
 
 func newRecvBatch(r *C.struct_vb_rq) recvBatch {
-	b := recvBatch{make([]driver.RecvSlot, r.n), unsafe.Slice(r.recv, r.n)}
-	n := int(r.max_sge)
-	sges := unsafe.Slice((*driver.SGE)(unsafe.Pointer(r.sge)), max(1, int(r.n)*n))
-	for i := range b.recvSlots {
-		b.recvSlots[i].SGL = sges[i*n : i*n : i*n+n]
-	}
-	return b
+	return recvBatch{unsafe.Slice((*driver.RecvSlot)(unsafe.Pointer(r.recv)), r.n)}
 }
 
 func (b *recvBatch) RecvSlots() []driver.RecvSlot { return b.recvSlots }
-
-func (b *recvBatch) fill(n int) {
-	for i := range b.recvSlots[:n] {
-		s, w := &b.recvSlots[i], &b.recv[i]
-		w.id = C.uint64_t(s.ID)
-		w.sges = C.uint32_t(len(s.SGL))
-		s.SGL = s.SGL[:0]
-	}
-}
 
 // srq is a shared receive queue (struct ibv_srq).
 type srq struct {
@@ -136,7 +122,6 @@ func (s *srq) CommitRecv(n int) (int, error) {
 	if s.d.gone.Load() {
 		return 0, driver.ErrDeviceGone
 	}
-	s.fill(n)
 	return s.d.posted(C.vb_post_srq(s.p, C.uint32_t(n)))
 }
 

@@ -21,11 +21,9 @@ type qp struct {
 	c    *C.struct_vb_qp
 	p    C.uintptr_t // c, as the hot calls take it
 	num  ib.QPN
-	ud   bool
 	caps driver.Caps
 
-	slots []driver.SendSlot // SGEs and inline data are in memory of C
-	send  []C.struct_vb_send
+	slots []driver.SendSlot // in memory of C
 	recvBatch
 }
 
@@ -68,22 +66,14 @@ func (p *pd) CreateQP(cfg driver.QPConfig) (driver.QP, error) {
 	if cfg.Cap.MaxInline > 0 && cfg.Cap.MaxSendSGE == 0 {
 		c.caps.send_sge = 1 // which inline data takes
 	}
-	q := &qp{d: p.d, ud: cfg.Type == ib.UD}
+	q := &qp{d: p.d}
 	if err := p.d.fail(C.vb_create_qp(p.c, &c, &q.c)); err != nil {
 		return nil, err
 	}
 	q.p = address(unsafe.Pointer(q.c))
 	q.num = ib.QPN(q.c.num)
 	q.caps = capsOut(&q.c.caps)
-	q.send = unsafe.Slice(q.c.send, q.c.n)
-	q.slots = make([]driver.SendSlot, q.c.n)
-	sges := unsafe.Slice((*driver.SGE)(unsafe.Pointer(q.c.sge)), int(q.c.n)*int(q.c.sges))
-	data := unsafe.Slice((*byte)(unsafe.Pointer(q.c.data)), max(1, int(q.c.n)*q.caps.MaxInline))
-	for i := range q.slots {
-		m, n := i*int(q.c.sges), i*q.caps.MaxInline
-		q.slots[i].SGL = sges[m : m : m+q.caps.MaxSendSGE]
-		q.slots[i].Data = data[n : n : n+q.caps.MaxInline]
-	}
+	q.slots = unsafe.Slice((*driver.SendSlot)(unsafe.Pointer(q.c.send)), q.c.n)
 	q.recvBatch = newRecvBatch(&q.c.rq)
 	return q, nil
 }

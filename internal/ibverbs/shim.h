@@ -200,16 +200,26 @@ struct vb_sge {
 	uint32_t len, lkey;
 };
 
-// vb_send is a request as Go writes it. Its SGEs and its inline data are in the places
-// that belong to it.
-struct vb_send {
-	uint64_t id, addr, compare, swap, ah;
-	uint32_t sges, inline_len, opcode, flags, imm, rkey, qpn, qkey;
+// vb_slice is a slice of Go, in memory of C.
+struct vb_slice {
+	void *at;
+	intptr_t len, cap;
 };
 
+// vb_send has the layout of driver.SendSlot: a request as Go writes it. Its SGEs and its
+// inline data are in the places that belong to it, which a post gives back empty.
+struct vb_send {
+	uint64_t id;
+	struct vb_slice sgl, data;
+	uint64_t addr, compare, swap, ah;
+	uint32_t rkey, imm, qpn, qkey, srqn;
+	uint8_t opcode, flags;
+};
+
+// vb_recv has the layout of driver.RecvSlot.
 struct vb_recv {
 	uint64_t id;
-	uint32_t sges;
+	struct vb_slice sgl;
 };
 
 // vb_rq is a receive queue's batch, of a queue pair or shared.

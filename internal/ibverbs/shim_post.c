@@ -17,13 +17,13 @@ static uint32_t place(const void *bad, const void *first, size_t size, uint32_t 
 
 // fill makes the library's request of what Go wrote. The list of SGEs, and the link to
 // the next place, are there already.
-static int fill(struct vb_qp *q, uint32_t i)
+static inline int fill(struct vb_qp *q, uint32_t i)
 {
 	const struct vb_send *s = &q->send[i];
 	struct abi_send_wr *w = &q->wr[i];
 
 	w->wr_id = s->id;
-	w->num_sge = s->sges;
+	w->num_sge = (int)s->sgl.len;
 	w->opcode = s->opcode;
 	w->send_flags = s->flags;
 	if (q->ud) {
@@ -37,9 +37,9 @@ static int fill(struct vb_qp *q, uint32_t i)
 		struct vb_sge *g = &q->sge[(size_t)i * q->sges];
 
 		g->addr = (uintptr_t)(q->data + (size_t)i * q->caps.inline_data);
-		g->len = s->inline_len;
+		g->len = (uint32_t)s->data.len;
 		g->lkey = 0;
-		w->num_sge = s->inline_len ? 1 : 0;
+		w->num_sge = s->data.len ? 1 : 0;
 	}
 	switch (s->opcode) {
 	case ABI_WR_SEND:
@@ -78,11 +78,14 @@ uint64_t vb_post_send(uintptr_t p, uint32_t n)
 	uint32_t i;
 	int e = 0, unfit = 0;
 
+	if (n > q->n)
+		return outcome(0, EINVAL);
 	for (i = 0; i < n; i++) {
 		unfit = fill(q, i);
 		if (unfit)
 			break;
 	}
+	vb_send_empty(q, n);
 	if (i == 0)
 		return outcome(0, unfit);
 	next = q->wr[i - 1].next;
@@ -102,8 +105,9 @@ static struct abi_recv_wr *link_recv(struct vb_rq *r, uint32_t n)
 
 	for (i = 0; i < n; i++) {
 		r->wr[i].wr_id = r->recv[i].id;
-		r->wr[i].num_sge = r->recv[i].sges;
+		r->wr[i].num_sge = (int)r->recv[i].sgl.len;
 	}
+	vb_recv_empty(r, n);
 	r->wr[n - 1].next = NULL;
 	return r->wr;
 }
@@ -122,8 +126,8 @@ uint64_t vb_post_recv(uintptr_t p, uint32_t n)
 	struct abi_recv_wr *bad = NULL;
 	int e;
 
-	if (n == 0)
-		return 0;
+	if (n == 0 || n > q->rq.n)
+		return outcome(0, n ? EINVAL : 0);
 	errno = 0;
 	e = vb_errno(q->qp->context->ops.post_recv(q->qp, link_recv(&q->rq, n), &bad));
 	return posted(&q->rq, n, e, bad);
@@ -135,8 +139,8 @@ uint64_t vb_post_srq(uintptr_t p, uint32_t n)
 	struct abi_recv_wr *bad = NULL;
 	int e;
 
-	if (n == 0)
-		return 0;
+	if (n == 0 || n > s->rq.n)
+		return outcome(0, n ? EINVAL : 0);
 	errno = 0;
 	e = vb_errno(s->srq->context->ops.post_srq_recv(s->srq, link_recv(&s->rq, n), &bad));
 	return posted(&s->rq, n, e, bad);

@@ -23,6 +23,7 @@ static int rq_init(struct vb_rq *r, uint32_t max_wr, uint32_t max_sge)
 		r->wr[i].sg_list = (struct abi_sge *)(r->sge + (size_t)i * max_sge);
 		r->wr[i].next = i + 1 < r->n ? &r->wr[i + 1] : NULL;
 	}
+	vb_recv_empty(r, r->n);
 	return 0;
 }
 
@@ -60,6 +61,7 @@ static int sq_init(struct vb_qp *q)
 		q->wr[i].sg_list = (struct abi_sge *)(q->sge + (size_t)i * q->sges);
 		q->wr[i].next = i + 1 < q->n ? &q->wr[i + 1] : NULL;
 	}
+	vb_send_empty(q, q->n);
 	return 0;
 }
 
