@@ -3,7 +3,6 @@ package verbs
 import (
 	"context"
 	"iter"
-	"runtime"
 	"time"
 
 	"github.com/verbena-rdma/verbena/ib"
@@ -60,11 +59,26 @@ func (cq *CQ) completions(ctx context.Context, yield func(WC, error) bool) {
 
 // wait is Wait for a queue that was found empty.
 func (cq *CQ) wait(ctx context.Context, dst []WC) (int, error) {
-	if cq.spin.on.Load() {
-		if n, err := cq.spinFor(ctx, cq.spin.budget(), dst); n > 0 || err != nil {
+	if !cq.spin.on.Load() {
+		return cq.park(ctx, dst)
+	}
+	start := time.Now()
+	var spun time.Duration
+	if d := cq.spin.budget(); d > 0 {
+		n, err := cq.spinFor(ctx, d, start, dst)
+		if n > 0 || err != nil {
+			cq.spin.spun(start, 0, false, n > 0)
 			return n, err
 		}
+		spun = time.Since(start)
 	}
+	n, err := cq.park(ctx, dst)
+	cq.spin.spun(start, spun, true, n > 0)
+	return n, err
+}
+
+// park arms and sleeps until there is something.
+func (cq *CQ) park(ctx context.Context, dst []WC) (int, error) {
 	if !cq.enter() {
 		return 0, ErrClosed
 	}
@@ -170,27 +184,6 @@ func (cq *CQ) Arm(n ib.Notify) (ready bool, err error) {
 	}
 	// Always, whatever it was armed for: an event may have been lost.
 	return cq.armAndLook(state, true)
-}
-
-// spinFor polls for a time without arming. It yields, so that it works on one core, and
-// counts, so that it ends where time stands still.
-func (cq *CQ) spinFor(ctx context.Context, d time.Duration, dst []WC) (int, error) {
-	end := time.Now().Add(d)
-	for i := 0; ; i++ {
-		n, err := cq.Poll(dst)
-		if n > 0 || err != nil {
-			return n, err
-		}
-		if i%8 == 7 {
-			if err := ctx.Err(); err != nil {
-				return 0, err
-			}
-			if time.Duration(i)*50*time.Nanosecond > d || time.Now().After(end) || cq.nudge.Load() {
-				return 0, nil
-			}
-		}
-		runtime.Gosched()
-	}
 }
 
 // rescueGrace is how long after its completion an event may come.

@@ -138,9 +138,13 @@ func (s *Spinner) book(gain time.Duration) {
 	if s.account = min(s.account+gain, accountMost*s.max); s.account > 0 {
 		return
 	}
-	if s.phase > 0 {
+	switch {
+	case s.phase > 0:
 		s.penalty = leastSkip
-	} else {
+	case gain < -accountMost*s.max:
+		// The processor was with others: at least a time slice is lost each time.
+		s.penalty = min(max(8*s.penalty, 16*leastSkip), mostSkip)
+	default:
 		s.penalty = min(max(2*s.penalty, leastSkip), mostSkip)
 	}
 	s.skip, s.far = s.penalty, farSkip

@@ -1,0 +1,94 @@
+package verbs
+
+import (
+	"context"
+	"runtime"
+	"time"
+
+	"github.com/verbena-rdma/verbena/internal/unix"
+	"github.com/verbena-rdma/verbena/verbs/driver"
+)
+
+const (
+	// spinTurns is how many looks without success are made before the processor is
+	// offered to other threads: by then whoever is waited for may need it.
+	spinTurns = 8
+
+	// spinCall is how long a provider may look inside one call.
+	spinCall = 4 * time.Microsecond
+
+	// spinLook is less than a look takes: spinning ends where time stands still, too.
+	spinLook = 50 * time.Nanosecond
+)
+
+// spinFor polls for a time without arming. It yields after each look, so that it works on
+// one core, and nothing waits for it.
+func (cq *CQ) spinFor(ctx context.Context, d time.Duration, start time.Time, dst []WC) (int, error) {
+	slow, _ := cq.d.(driver.SpinPoller)
+	if slow != nil && runtime.GOMAXPROCS(0) == 1 {
+		slow = nil
+	}
+	for i := 1; ; i++ {
+		var n int
+		var err error
+		if slow != nil {
+			n, err = cq.pollFor(slow, min(d, spinCall), dst)
+		} else {
+			n, err = cq.Poll(dst)
+		}
+		if n > 0 || err != nil {
+			return n, err
+		}
+		if cq.nudge.Load() || time.Duration(i)*spinLook > d || time.Since(start) > d {
+			return 0, nil
+		}
+		if err := ctx.Err(); err != nil {
+			return 0, err
+		}
+		runtime.Gosched()
+		if i%spinTurns == 0 {
+			unix.Yield()
+		}
+	}
+}
+
+// pollFor is Poll, but the provider looks for a while.
+func (cq *CQ) pollFor(p driver.SpinPoller, d time.Duration, dst []WC) (int, error) {
+	cq.mu.Lock()
+	if !cq.shut && cq.broken == nil && cq.staged.len() == 0 && len(cq.pending) == 0 {
+		w, err := p.PollFor(d)
+		if err != nil {
+			cq.broken = err
+		}
+		cq.pending = w
+	}
+	n, err := 0, error(nil)
+	if cq.shut || cq.broken != nil || cq.staged.len() > 0 || len(cq.pending) > 0 {
+		n, err = cq.take(dst)
+	}
+	bad := cq.broken != nil && !cq.failed
+	cq.mu.Unlock()
+	if bad {
+		return cq.follow(dst, n)
+	}
+	return n, err
+}
+
+// spun tells the policy what became of a wait that began at start: a spin of a length that
+// found something or not, and maybe a sleep. Waits that were given up have found nothing.
+func (s *spinState) spun(start time.Time, spun time.Duration, slept, found bool) {
+	if !s.learns.Load() {
+		return
+	}
+	took := time.Since(start)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case found && !slept:
+		s.s.Hit(took)
+	case found:
+		s.s.Miss(spun, took)
+	default:
+		s.s.Miss(spun, 0)
+	}
+}
