@@ -72,6 +72,8 @@ func (in *inspector) mendNone(name string) []string {
 		return []string{mendNoDevice}
 	case !has("sys/class/infiniband_verbs"):
 		return []string{mendUverbs}
+	case !has("dev/infiniband"):
+		return []string{mendFile}
 	}
 	return []string{mendPlugin}
 }

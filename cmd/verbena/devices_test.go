@@ -118,6 +118,9 @@ func TestDevicesGolden(t *testing.T) {
 			in.cgo = "0"
 		}, ""},
 		{"no-plugin", "", func(in *inspector) {
+			in.without(nil, fstest.MapFS{"sys/class/infiniband/mlx5_0/x": {}, "sys/class/infiniband_verbs/uverbs0/x": {}, "dev/infiniband/uverbs0": {}})
+		}, ""},
+		{"no-files", "", func(in *inspector) {
 			in.without(nil, fstest.MapFS{"sys/class/infiniband/mlx5_0/x": {}, "sys/class/infiniband_verbs/uverbs0/x": {}})
 		}, ""},
 		{"no-uverbs", "", func(in *inspector) { in.without(nil, fstest.MapFS{"sys/class/infiniband/mlx5_0/x": {}}) }, ""},

@@ -98,7 +98,12 @@ type asyncQueue struct {
 
 var _ driver.AsyncQueue = (*asyncQueue)(nil)
 
-func (a *asyncQueue) FD() (int, error) { return int(a.ctx.fd), nil }
+func (a *asyncQueue) FD() (int, error) {
+	if a.ctx.released.Load() {
+		return -1, driver.ErrDeviceGone
+	}
+	return int(a.ctx.fd), nil
+}
 
 // Next takes one event (ibv_get_async_event, ibv_ack_async_event).
 func (a *asyncQueue) Next() (driver.AsyncEvent, bool, error) {
@@ -107,7 +112,11 @@ func (a *asyncQueue) Next() (driver.AsyncEvent, bool, error) {
 	if a.ctx.closed.Load() {
 		return driver.AsyncEvent{}, false, net.ErrClosed
 	}
-	if e := C.vb_async_next(a.ctx.c, &a.ev); e != 0 {
+	e := C.int(syscall.ENODEV)
+	if !a.ctx.released.Load() {
+		e = C.vb_async_next(a.ctx.c, &a.ev)
+	}
+	if e != 0 {
 		err := a.ctx.nothing(e)
 		if err == driver.ErrDeviceGone && a.ctx.removed.Load() && !a.fatal {
 			// A kernel that cannot take a device from its users does not tell them here.

@@ -141,11 +141,15 @@ func (q *cq) Resize(entries int) error {
 // (ibv_destroy_cq). With the channel's lock held no event of it is in anybody's hands, so
 // this does not wait.
 func (q *cq) Close() error {
+	return q.d.died(q.destroy())
+}
+
+func (q *cq) destroy() C.int {
 	if q.ch != nil {
 		q.ch.mu.Lock()
 		defer q.ch.mu.Unlock()
 	}
 	q.d.async.mu.Lock()
 	defer q.d.async.mu.Unlock()
-	return q.d.died(C.vb_destroy_cq(q.c))
+	return C.vb_destroy_cq(q.c)
 }

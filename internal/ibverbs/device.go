@@ -29,9 +29,10 @@ type deviceContext struct {
 	gone   atomic.Bool
 	closed atomic.Bool
 
-	removed atomic.Bool // the connection manager said so
-	objects atomic.Int64
-	async   asyncQueue
+	removed  atomic.Bool // the connection manager said so
+	released atomic.Bool // c belongs to the connection manager alone
+	objects  atomic.Int64
+	async    asyncQueue
 }
 
 var _ driver.Context = (*deviceContext)(nil)
@@ -82,10 +83,15 @@ func (d *deviceContext) died(e C.int) error {
 }
 
 // hangUp closes the kernel's files of a device that was removed, when it has no objects any
-// more: until then the removal may be waiting. The context itself belongs to the connection
-// manager, which keeps it until it sees another list of devices, if ever.
+// more: until then the removal may be waiting. The context is given back to the connection
+// manager, which frees it when it sees that the list of devices has changed.
 func (d *deviceContext) hangUp() {
-	if d.removed.Load() && d.shared && d.objects.Load() <= 0 {
+	if !d.removed.Load() || !d.shared || d.objects.Load() > 0 {
+		return
+	}
+	d.async.mu.Lock()
+	defer d.async.mu.Unlock()
+	if !d.released.Swap(true) {
 		C.vb_hang_up(d.c)
 	}
 }

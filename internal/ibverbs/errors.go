@@ -52,6 +52,9 @@ func (e *FileError) Unwrap() error { return e.Err }
 // fileError explains why a file of the kernel's RDMA stack, which a module serves, cannot
 // be opened.
 func fileError(file, module string, err error) error {
+	if errors.Is(err, syscall.ENOENT) {
+		err = cannotOpen(file, err)
+	}
 	f := &FileError{File: file, Err: err}
 	switch {
 	case errors.Is(err, syscall.ENOENT):
@@ -64,6 +67,19 @@ func fileError(file, module string, err error) error {
 		f.Hint = memlock()
 	}
 	return f
+}
+
+// cannotOpen finds out why: the libraries look for a device's file elsewhere when they
+// may not open it, and give the error of that.
+func cannotOpen(file string, err error) error {
+	fd, e := syscall.Open(file, syscall.O_RDWR|syscall.O_CLOEXEC, 0)
+	switch e {
+	case nil:
+		syscall.Close(fd)
+	case syscall.EACCES, syscall.EPERM:
+		return e
+	}
+	return err
 }
 
 // memlock says what ENOMEM usually means: that the limit of locked memory is reached.

@@ -163,7 +163,7 @@ func (p *Provider) openShared(name string, old *deviceContext) (*deviceContext, 
 	n := C.CString(name)
 	defer C.vb_free(unsafe.Pointer(n))
 	var gone, ctx *C.struct_abi_context
-	if old != nil {
+	if old != nil && !old.released.Load() {
 		gone = old.c
 	}
 	var info C.struct_vb_device_info

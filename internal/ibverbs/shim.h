@@ -112,7 +112,8 @@ int vb_fd_gone(int fd);
 // vb_async_fd gives the descriptor of the asynchronous events, as long as ctx is open.
 int vb_async_fd(struct abi_context *ctx);
 
-// vb_hang_up closes the kernel's files of a context, which stays: every call of it fails.
+// vb_hang_up closes the kernel's files of a context of vb_open_shared, and gives it back:
+// it must not be used any more.
 void vb_hang_up(struct abi_context *ctx);
 
 // vb_device_of gives the library's device, to be compared only.

@@ -89,12 +89,12 @@ int vb_open(const char *name, struct abi_context **ctx, struct vb_device_info *i
 	return e;
 }
 
-// vb_open_shared asks the connection manager for its contexts. The array in which one is
-// found is kept: giving it back would let the manager close them.
+// vb_open_shared asks the connection manager for its contexts. The one that is found is
+// kept: giving it back would let the manager close it. The others are given back.
 int vb_open_shared(const char *name, struct abi_context *not_this, struct abi_context **ctx, struct vb_device_info *info)
 {
 	struct abi_context **all;
-	int i, n = 0;
+	int i, n = 0, e = ENODEV;
 
 	*ctx = NULL;
 	if (!vb_has_cm())
@@ -106,12 +106,17 @@ int vb_open_shared(const char *name, struct abi_context *not_this, struct abi_co
 	for (i = 0; i < n; i++) {
 		if (!all[i] || all[i] == not_this || strcmp(all[i]->device->name, name))
 			continue;
+		e = vb_nonblock(all[i]->async_fd);
+		if (e)
+			break;
 		*ctx = all[i];
 		vb_info(all[i]->device, info);
-		return vb_nonblock(all[i]->async_fd);
+		all[i] = all[n - 1];
+		all[n - 1] = NULL;
+		break;
 	}
 	vb.rdma_free_devices(all);
-	return ENODEV;
+	return e;
 }
 
 int vb_close(struct abi_context *ctx)
@@ -326,6 +331,7 @@ int vb_fd_gone(int fd) { return vb_readable(fd) < 0; }
 // error and no data, and every command fails.
 void vb_hang_up(struct abi_context *ctx)
 {
+	struct abi_context **list;
 	int p[2];
 
 	if (pipe2(p, O_CLOEXEC))
@@ -334,6 +340,13 @@ void vb_hang_up(struct abi_context *ctx)
 	dup3(p[0], ctx->cmd_fd, O_CLOEXEC);
 	dup3(p[0], ctx->async_fd, O_CLOEXEC);
 	close(p[0]);
+	if (!vb_has_cm())
+		return;
+	list = calloc(2, sizeof(*list)); // as rdma_get_devices makes one; it is freed
+	if (!list)
+		return;
+	list[0] = ctx;
+	vb.rdma_free_devices(list);
 }
 
 uintptr_t vb_device_of(struct abi_context *ctx) { return (uintptr_t)ctx->device; }
