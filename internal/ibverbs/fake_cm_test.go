@@ -7,6 +7,7 @@ import (
 	"errors"
 	"net/netip"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -158,7 +159,7 @@ func TestFakeFullEndsTwice(t *testing.T) {
 	l := r.listener(ch, 1)
 	r.resolved(ch, 2, l.Info().Local) // the newest id
 	for _, typ := range []ib.CMEventType{
-		ib.CMRejected, ib.CMRejected, ib.CMDisconnected, ib.CMUnreachable, ib.CMDisconnected, ib.CMConnectError, 77,
+		ib.CMRejected, ib.CMRejected, ib.CMDisconnected, ib.CMUnreachable, ib.CMDisconnected, ib.CMConnectError, ib.CMAddrChange, 77,
 	} {
 		f.cmEvent(byte(typ))
 		if ev := r.event(ch, typ, 2); ev.Child != nil || ev.Private != nil {
@@ -196,6 +197,53 @@ func TestFakeFullAckFails(t *testing.T) {
 	}
 	f.set("live_ids", f.get("live_ids")-1) // it stays
 	f.set("live_events", f.get("live_events")-1)
+}
+
+// TestFakeFullIDsAtOnce makes, moves and closes ids in several goroutines while events are
+// fetched. The library's table of ids bears no two of that at once (P20).
+func TestFakeFullIDsAtOnce(t *testing.T) {
+	newFake(t, "full")
+	r := newRig(t)
+	var chans [4]driver.CMChannel
+	for i := range chans {
+		chans[i] = r.channel()
+	}
+	var wg sync.WaitGroup
+	for i, ch := range chans {
+		wg.Go(func() {
+			for n := range 100 {
+				h := uint64(i)<<32 | uint64(n)
+				id, err := ch.CreateID(h, ib.PortSpaceTCP, ib.RC)
+				if err == nil {
+					err = id.ResolveAddr(netip.AddrPort{}, netip.AddrPortFrom(fakeAddr, 9), 0)
+				}
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if n%3 == 0 { // its event stays
+					if err := id.Close(); err != nil {
+						t.Error(err)
+					}
+					continue
+				}
+				ev, ok, err := ch.Next()
+				for err == nil && !ok {
+					ev, ok, err = ch.Next()
+				}
+				if ev.Handle != h || err != nil {
+					t.Errorf("%+v, %v", ev, err)
+				}
+				if i := id.Info(); i.Device != "fake0" {
+					t.Errorf("%+v", i)
+				}
+				if err := id.Close(); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
 }
 
 // TestFakeFullUnfetched: destroying an id and a listener drops what nobody has fetched, and

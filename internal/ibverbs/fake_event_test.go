@@ -76,6 +76,7 @@ func TestFakeFullLateEvents(t *testing.T) {
 // a device that was removed, although the fetch of an event says EAGAIN for ever, as
 // kernels before 6.5 do (P46, events that are there come first).
 func TestFakeFullDeadDescriptors(t *testing.T) {
+	inFake(t, "full")
 	for _, hangup := range []bool{false, true} {
 		t.Run(map[bool]string{false: "POLLERR", true: "POLLHUP"}[hangup], func(t *testing.T) {
 			f := newFake(t, "full")

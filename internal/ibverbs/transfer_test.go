@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"syscall"
 	"testing"
@@ -389,6 +390,63 @@ func TestDataPathAllocs(t *testing.T) {
 		}
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
+	}
+}
+
+// TestAbilities uses what not every device has; what it has not is errors.ErrUnsupported.
+func TestAbilities(t *testing.T) {
+	r := newRig(t)
+	a := must(r.ctx.QueryDevice())(t)
+	has := func(what string, err error) bool {
+		t.Helper()
+		if err != nil && !errors.Is(err, errors.ErrUnsupported) {
+			t.Errorf("%s: %v", what, err)
+		}
+		t.Logf("%s: %v", what, err)
+		return err == nil
+	}
+	for _, typ := range []ib.MWType{ib.MWType1, ib.MWType2} {
+		w, err := r.pd.(driver.MWAllocator).AllocMW(typ)
+		if !has("memory window "+typ.String(), err) {
+			continue
+		}
+		if a.MaxMW == 0 || w.RKey() == 0 {
+			t.Errorf("key %v, the device says that it has %d windows", w.RKey(), a.MaxMW)
+		}
+		if err := w.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	q := r.cq(1, 10).(*cq)
+	if err := q.Moderate(8, 10*time.Microsecond); has("moderation", err) && a.MaxModerationCount == 0 && os.Getenv(envVariant) == "" {
+		t.Error("moderation, which the device says that it has not")
+	}
+	if has("resize", q.Resize(500)) && q.Entries() < 500 {
+		t.Error(q.Entries())
+	}
+	first, err := r.ctx.Clock()
+	if has("clock", err) {
+		if second := must(r.ctx.Clock())(t); second < first {
+			t.Errorf("%v after %v", second, first)
+		}
+	}
+	// A completion ends the spin; what is longer than its bound is asked for again.
+	p, _ := r.pair(q, nil)
+	r.send(p, func(s *driver.SendSlot) {
+		s.ID, s.Opcode, s.SGL = 3, ib.OpWrite, append(s.SGL, r.sge(0, 1))
+		r.remote(s, 100)
+	})
+	for end := time.Now().Add(20 * time.Second); ; {
+		w, err := q.PollFor(time.Millisecond)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(w) == 1 && w[0].ID == 3 && w[0].Status == ib.StatusSuccess {
+			break
+		}
+		if len(w) > 0 || time.Now().After(end) {
+			t.Fatalf("%+v", w)
+		}
 	}
 }
 

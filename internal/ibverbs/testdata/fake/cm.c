@@ -1,6 +1,7 @@
 #include "fake.h"
 
 #include <arpa/inet.h>
+#include <sched.h>
 
 #define FNS(X) \
 	X(rdma_create_event_channel) X(rdma_create_id) X(rdma_destroy_id) X(rdma_bind_addr) X(rdma_resolve_addr) \
@@ -101,6 +102,25 @@ static int minus(int e)
 			return minus(EINVAL); \
 		} \
 	} while (0)
+
+// The real library's table of ids is not safe where these functions run at once.
+static int inside;
+
+static int table_enter(const char *what)
+{
+	if (__atomic_add_fetch(&inside, 1, __ATOMIC_SEQ_CST) != 1)
+		fake_violation("%s at the same time as another call that uses the table of ids", what);
+	sched_yield();
+	return 1;
+}
+
+static void table_leave(int *entered)
+{
+	(void)entered;
+	__atomic_sub_fetch(&inside, 1, __ATOMIC_SEQ_CST);
+}
+
+#define TABLE() int table __attribute__((cleanup(table_leave), unused)) = table_enter(__func__)
 
 static struct abi_context *context(int i)
 {
@@ -220,6 +240,7 @@ int rdma_create_id(struct abi_event_channel *ch, struct abi_cm_id **id, void *co
 {
 	int err = ENTER(rdma_create_id);
 
+	TABLE();
 	if (err)
 		return minus(err);
 	pthread_mutex_lock(&mu);
@@ -254,6 +275,7 @@ int rdma_destroy_id(struct abi_cm_id *id)
 	struct group *g;
 	int err = ENTER(rdma_destroy_id);
 
+	TABLE();
 	LIVE(v, "rdma_destroy_id");
 	if (err)
 		return minus(err);
@@ -541,6 +563,7 @@ int rdma_migrate_id(struct abi_cm_id *id, struct abi_event_channel *to)
 	struct event **p, **q, *e;
 	int err = ENTER(rdma_migrate_id);
 
+	TABLE();
 	LIVE(v, "rdma_migrate_id");
 	if (err)
 		return minus(err);
@@ -634,6 +657,7 @@ int rdma_get_cm_event(struct abi_event_channel *c, struct abi_cm_event **out)
 	char b;
 	int err = ENTER(rdma_get_cm_event);
 
+	TABLE();
 	LIVE(ch, "rdma_get_cm_event");
 	if (err)
 		return minus(err);
