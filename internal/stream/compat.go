@@ -96,8 +96,10 @@ func (c *compat) nextRecv(r *Recv) bool {
 
 // received takes an immediate.
 func (c *compat) received(a Arrival) {
-	c.posted--
 	w := word(a.Imm)
+	if c.posted > 0 {
+		c.posted--
+	}
 	switch {
 	case c.end.err != nil:
 		return

@@ -80,10 +80,10 @@ func (e *Engine) protocolLimit(what string, word uint32, got, limit uint64) {
 // writeErr says why nothing more can be written.
 func (e *Engine) writeErr() error {
 	switch end := &e.end; {
-	case end.write != writeOpen:
-		return ErrShutdown
 	case end.err != nil:
 		return end.err
+	case end.write != writeOpen:
+		return ErrShutdown
 	case end.peerClosed && end.peerWhy != Normal:
 		return &PeerError{end.peerWhy}
 	case end.peerClosed:
