@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -157,7 +158,9 @@ func TestCMClosed(t *testing.T) {
 
 		ch = r.channel()
 		failed = failing(ch)
-		go ch.Close()
+		var wg sync.WaitGroup
+		t.Cleanup(wg.Wait)
+		wg.Go(func() { ch.Close() })
 		until(t, l, "the end", func() bool { return *failed != nil })
 		is(t, *failed, net.ErrClosed, "closed by a goroutine")
 

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -309,6 +310,8 @@ func TestCloseUnderLoop(t *testing.T) {
 	t.Parallel()
 	providers(t, func(t *testing.T, r *rig, b event.Backend) {
 		l := newLoop(t, event.Config{Backend: b, Recheck: -1})
+		var wg sync.WaitGroup
+		t.Cleanup(wg.Wait)
 		own := func(n *line) (*event.Watch, chan error) {
 			failed := make(chan error, 1)
 			w, _ := n.watch(l)
@@ -334,7 +337,7 @@ func TestCloseUnderLoop(t *testing.T) {
 		n = r.line(nil)
 		_, failed = own(n)
 		turn(t, l, 0)
-		go n.cq.Close()
+		wg.Go(func() { n.cq.Close() })
 		closed(failed, "queue of a loop that sleeps")
 
 		// A shared channel: each of its queues has what is left in it first.
@@ -348,7 +351,7 @@ func TestCloseUnderLoop(t *testing.T) {
 		wc.OnError(func(err error) { failed <- err })
 		turn(t, l, 0)
 		a.give(3)
-		go ch.Close()
+		wg.Go(func() { ch.Close() })
 		until(t, l, "the channel", func() bool { return len(failed) == 2 })
 		is(t, <-failed, net.ErrClosed, "channel")
 		is(t, <-failed, net.ErrClosed, "channel")

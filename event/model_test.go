@@ -13,6 +13,7 @@ import (
 	"github.com/verbena-rdma/verbena/event"
 	"github.com/verbena-rdma/verbena/internal/scripted"
 	"github.com/verbena-rdma/verbena/internal/unix"
+	"github.com/verbena-rdma/verbena/rdmatest"
 	"github.com/verbena-rdma/verbena/verbs"
 	"github.com/verbena-rdma/verbena/verbs/driver"
 )
@@ -36,6 +37,38 @@ func TestC246_SameSequences(t *testing.T) {
 			}
 			if len(want) < 100 {
 				t.Errorf("seed %d: only %d calls", seed, len(want))
+			}
+		})
+	}
+}
+
+// TestNothingLeaks: descriptors, goroutines, threads and objects are gone when the loop and
+// its sources are closed, in whatever order.
+func TestNothingLeaks(t *testing.T) {
+	// Not in parallel, so that all is this test's.
+	for _, b := range backends {
+		for seed := range uint64(4) {
+			t.Run(fmt.Sprint(b, " ", seed), func(t *testing.T) {
+				rdmatest.CheckLeaks(t)
+				m := newModel(t, b, seed)
+				m.run(200)
+				if seed < 2 {
+					must(t, m.l.Close()) // before its sources
+				}
+			})
+		}
+		t.Run(fmt.Sprint(b, " running"), func(t *testing.T) {
+			rdmatest.CheckLeaks(t)
+			for range 4 { // poll and select hold a thread each, which Go keeps
+				l := newLoop(t, event.Config{Backend: b})
+				fd := eventfd(t)
+				get[int](t)(l.FD())
+				get[*event.Watch](t)(l.File(fd, event.Readable, func(event.Mask) { drain(t, fd) }))
+				l.After(time.Hour, func() {})
+				stop := running(t, l)
+				signal(t, fd)
+				waitFor(t, "the handler", func() bool { return !readable(t, fd) })
+				stop()
 			}
 		})
 	}

@@ -12,7 +12,6 @@ import (
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/internal/scripted"
 	"github.com/verbena-rdma/verbena/internal/unix"
-	"github.com/verbena-rdma/verbena/rdmatest"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -25,7 +24,6 @@ func each(t *testing.T, f func(t *testing.T, b event.Backend)) {
 	for _, b := range backends {
 		t.Run(b.String(), func(t *testing.T) {
 			t.Parallel()
-			rdmatest.CheckLeaks(t)
 			f(t, b)
 		})
 	}
