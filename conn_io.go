@@ -92,6 +92,7 @@ func (c *Conn) Write(p []byte) (int, error) {
 	if c.tcp != nil {
 		return c.tcp.Write(p)
 	}
+	c.hub.glance()
 	c.wrMu.Lock()
 	defer c.wrMu.Unlock()
 	c.mu.Lock()
