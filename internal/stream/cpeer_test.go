@@ -396,7 +396,7 @@ func simulateC(t *testing.T, seed uint64) (rnr int) {
 	s, c, now := newCPair(t, seed, cfg, rq, half)
 	s.toWrite = rnd.IntN(1 << (1 + rnd.IntN(17)))
 	c.toWrite = rnd.IntN(1 << (1 + rnd.IntN(17)))
-	s.lend = rnd.IntN(3) > 0
+	s.lend, s.moody = rnd.IntN(3) > 0, true
 	maxWrite, maxRead := 1+rnd.IntN(1<<rnd.IntN(17)), 1+rnd.IntN(1<<rnd.IntN(17))
 	s.toWrite = min(s.toWrite, 100*min(len(s.send), int(half)), 500*maxWrite)
 	c.toWrite = min(c.toWrite, 100*cfg.recvSize[0], 500*maxWrite)

@@ -146,6 +146,7 @@ type side struct {
 	now     *time.Duration
 	events  Events
 	lend    bool
+	moody   bool // lends only sometimes
 	noPump  bool
 	nextID  uint64
 	recvID  uint64
@@ -275,7 +276,7 @@ func (s *side) local(l Loc) []byte {
 
 // answer lends memory, or not.
 func (s *side) answer() {
-	if !s.lend || s.rnd.IntN(4) == 0 {
+	if !s.lend || s.moody && s.rnd.IntN(4) == 0 {
 		s.e.Decline(*s.now)
 		return
 	}
