@@ -32,10 +32,10 @@ type responder struct {
 
 	scattered cursor
 
-	// An acknowledgement names the last packet of a SEND or WRITE, and its message number:
-	// plain is the packet behind that. Named by one, a READ that the peer still waits for
-	// would be lost twice: that is to be taken for a loss (§9.7.5.1.2), but Linux' Soft-RoCE
-	// takes it for the response, and completes the READ without its data.
+	// plain is the packet behind the last one of a SEND or WRITE: acknowledgements name that
+	// one, with its message number. One that names a READ says that the response was lost
+	// (§9.7.5.1.2), but Linux' Soft-RoCE takes it for the response, and completes the READ
+	// without its data.
 	plain    seq
 	plainMSN uint32
 
@@ -110,10 +110,13 @@ func (q *QP) receiveRequest(p *wire.Packet, c wire.Flags) {
 		q.receiveDuplicate(p, c, s)
 		return
 	}
-	r.reported = false
-	if r.ack == owesNAK {
-		r.ack = owesAck // the report is out of date
+	if r.reported || r.ack == owesNAK {
+		// The report is out of date. If it was sent, the peer hears at once that the gap is
+		// closed, perhaps by a packet that was only late: Linux' Soft-RoCE can stop for good
+		// between a report and such a packet, until it is acknowledged.
+		r.ack = owesAck
 	}
+	r.reported = false
 	if r.in != 0 && (c&r.in == 0 || c&wire.IsStart != 0) || r.in == 0 && c&wire.IsStart == 0 {
 		q.refuse(wire.NAKInvalid, ib.StatusRemInvReq, true) // §9.7.4.1.2, C9-75
 		return

@@ -87,6 +87,8 @@ func TestNAKAcknowledges(t *testing.T) {
 	x.a.wantDone(1, ib.StatusSuccess)
 	x.a.wantPacket(wire.RCWriteMiddle, 2, "")
 	x.deliver()
+	x.b.wantAck(2, wire.AckNoLimit) // the gap is closed
+	x.deliver()
 	x.a.wantPacket(wire.RCWriteMiddle, 3, "")
 	x.deliver()
 	x.a.wantPacket(wire.RCWriteLast, 4, "ack")
