@@ -24,9 +24,9 @@ import (
 // VERBENA_PROVIDER=kernel (or soft) they are those of that provider alone.
 var soakCycles = flag.Int("soak", 32_000, "cycles of the soak")
 
-// TestSoak_C239 soaks the scripted provider, with descriptors and without, and the embedded
+// TestC239_Soak soaks the scripted provider, with descriptors and without, and the embedded
 // device; or the provider that the environment names.
-func TestSoak_C239(t *testing.T) {
+func TestC239_Soak(t *testing.T) {
 	n := *soakCycles
 	if testing.Short() {
 		n = min(n, 8_000)

@@ -88,10 +88,10 @@ var models = map[string]func() setup{
 	},
 }
 
-// TestModel_C239_NothingIsLost: no wake-up is lost, every completion comes once and in
+// TestC239_ModelNothingIsLost: no wake-up is lost, every completion comes once and in
 // order, all that was fetched is acknowledged when a queue ends, whoever waits is woken by
 // Close, and nothing comes after it.
-func TestModel_C239_NothingIsLost(t *testing.T) {
+func TestC239_ModelNothingIsLost(t *testing.T) {
 	t.Parallel()
 	for name, m := range models {
 		t.Run(name, func(t *testing.T) {

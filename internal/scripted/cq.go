@@ -13,11 +13,12 @@ import (
 // Channel is a completion channel.
 type Channel struct {
 	object
-	sig     signal
-	q       []uint64
-	glitch  bool
-	forget  int // events that will not be acknowledged
-	waiting bool
+	sig      signal
+	q        []uint64
+	glitch   bool
+	together bool // see Together
+	forget   int  // events that will not be acknowledged
+	waiting  bool
 }
 
 var _ driver.CompChannel = (*Channel)(nil)
@@ -45,6 +46,9 @@ func (w waitingChannel) Wait(ctx context.Context) error {
 }
 
 func (ch *Channel) level() {
+	if ch.together {
+		return
+	}
 	ch.sig.set(len(ch.q) > 0 || ch.glitch || ch.ctx.dev.gone)
 }
 
@@ -56,6 +60,19 @@ func (ch *Channel) Post(handle uint64) {
 	defer pr.mu.Unlock()
 	ch.q = append(ch.q, handle)
 	ch.level()
+}
+
+// Together has all events that f brings about be behind one edge of the descriptor.
+func (ch *Channel) Together(f func()) {
+	set := func(on bool) {
+		ch.p.mu.Lock()
+		defer ch.p.mu.Unlock()
+		ch.together = on
+		ch.level()
+	}
+	set(true)
+	f()
+	set(false)
 }
 
 // Glitch makes the channel readable once without an event.

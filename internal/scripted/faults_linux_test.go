@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -399,8 +400,8 @@ func each(t *testing.T, f func(b *bench, s source)) {
 	}
 }
 
-// TestFault_ReadableThenNothing: readiness is a hint (P11, C-244).
-func TestFault_ReadableThenNothing_C244(t *testing.T) {
+// TestC244_FaultReadableThenNothing: readiness is a hint (P11, C-244).
+func TestC244_FaultReadableThenNothing(t *testing.T) {
 	each(t, func(b *bench, s source) {
 		s.glitch()
 		b.nothing(s)
@@ -422,9 +423,9 @@ func TestFault_ReadableThenNothing_C244(t *testing.T) {
 	})
 }
 
-// TestFault_Spurious: events about what does not exist are dropped; those that are about
+// TestC243_FaultSpurious: events about what does not exist are dropped; those that are about
 // something and mean nothing are given, and harm nobody (P19, C-243).
-func TestFault_Spurious_C243(t *testing.T) {
+func TestC243_FaultSpurious(t *testing.T) {
 	each(t, func(b *bench, s source) {
 		for _, stray := range s.stray {
 			stray()
@@ -619,10 +620,10 @@ func TestFault_DeviceGoneTwice(t *testing.T) {
 	})
 }
 
-// TestFault_Dropped: a kernel without memory drops an event. CQ.Wait finds the completion
+// TestC260_FaultDropped: a kernel without memory drops an event. CQ.Wait finds the completion
 // by its re-check; a program that arms anew, or asks for the state, finds it too (P15, P48,
 // C-260).
-func TestFault_Dropped_C260(t *testing.T) {
+func TestC260_FaultDropped(t *testing.T) {
 	for _, w := range ways {
 		t.Run(w.name, func(t *testing.T) {
 			t.Parallel()
@@ -699,9 +700,9 @@ func TestFault_Late(t *testing.T) {
 	}
 }
 
-// TestFault_PollError: the descriptor reports an error without data, and the provider
+// TestC191_FaultPollError: the descriptor reports an error without data, and the provider
 // says nothing: old kernels do so when a device goes (P46, C-191).
-func TestFault_PollError_C191(t *testing.T) {
+func TestC191_FaultPollError(t *testing.T) {
 	for _, w := range ways {
 		if w.poll || !w.descriptor {
 			continue // a program's own poll sees POLLERR itself
@@ -731,8 +732,8 @@ func TestFault_PollError_C191(t *testing.T) {
 	}
 }
 
-// TestFault_CloseWhileWaiting: Close ends every wait, whatever the device did before.
-func TestFault_CloseWhileWaiting_C250(t *testing.T) {
+// TestC250_FaultCloseWhileWaiting: Close ends every wait, whatever the device did before.
+func TestC250_FaultCloseWhileWaiting(t *testing.T) {
 	for _, w := range ways {
 		if w.poll {
 			continue
@@ -767,4 +768,61 @@ func TestFault_CloseWhileWaiting_C250(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestP16_EveryEventIsFetched: in every way of waiting, what makes the descriptor readable
+// is taken by the call that fetches events, each once, and by nothing else: a provider
+// counts them, and arms by the count.
+func TestP16_EveryEventIsFetched(t *testing.T) {
+	for _, w := range ways {
+		t.Run(w.name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, w)
+			s := b.sources()
+			for i := range 100 {
+				done := b.begin(s[0], i%2 == 0)
+				s[0].next()
+				if got := <-done; got != "next" {
+					t.Fatalf("got %q", got)
+				}
+				b.ok(b.qp.PostRecv(verbs.RecvWR{ID: 1}))
+			}
+			for {
+				_, ok, err := b.ch.TryEvent()
+				b.ok(err)
+				if !ok {
+					break
+				}
+			}
+			fired, fetched := b.scq.Events()
+			if fired == 0 || fetched != fired {
+				t.Errorf("%d events were queued, %d fetched", fired, fetched)
+			}
+			if n := b.p.Count("next event"); n < fired {
+				t.Errorf("%d events, and %d calls that fetch", fired, n)
+			}
+			fd, err := b.ch.FD()
+			b.ok(err)
+			fds := []unix.PollFD{{Fd: int32(fd), Events: unix.PollIn}}
+			if n, err := unix.Poll(fds, 0); n != 0 || err != nil {
+				t.Errorf("readable with nothing to fetch: %d, %v", n, err)
+			}
+		})
+	}
+}
+
+// begin starts to wait; sleeping: and comes back when the queue is armed.
+func (b *bench) begin(s source, sleeping bool) <-chan string {
+	done := make(chan string, 1)
+	go func() {
+		got, err := b.wait(b.limit(), s)
+		if err != nil {
+			got = err.Error()
+		}
+		done <- got
+	}()
+	for sleeping && !b.scq.Armed() {
+		runtime.Gosched()
+	}
+	return done
 }
