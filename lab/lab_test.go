@@ -1,30 +1,34 @@
 // Package lab_test runs tests in virtual machines that have a kernel RDMA stack; see vm,
-// and docs/lab.md. The tests named TestGuest… run inside, the others outside.
+// and docs/lab.md. Tests named TestGuest… run in a guest, those named TestHost… beside it,
+// on the host's side of its bridge; TestLab boots the guests and runs both.
 package lab_test
 
 import (
-	"bufio"
 	"bytes"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"strings"
 	"testing"
 )
 
-// needLab ends a test where no guest can or shall be booted. LAB=on demands it, and so
-// does CI=true on Linux with root; LAB="off: REASON" declines.
-func needLab(t *testing.T) {
+// kernels are those that are booted, one after the other.
+var kernels = []string{"6.1", "6.12"}
+
+// needLab ends a test where no guest can or shall be booted, with the reason. Where none
+// can be booted the test is skipped, unless it is demanded: by LAB=on, and by CI=true on
+// Linux with root. LAB=auto boots where it can, LAB="off: REASON" declines; without LAB,
+// and without CI, nothing is booted.
+func needLab(t *testing.T) (must bool) {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("boots a virtual machine")
+		t.Skip("boots virtual machines")
 	}
 	mode, reason, _ := strings.Cut(os.Getenv("LAB"), ":")
-	must := false
+	ci := os.Getenv("CI") == "true" && runtime.GOOS == "linux" && runtime.GOARCH == "amd64" && os.Getuid() == 0
 	switch mode {
 	case "off":
 		if reason = strings.TrimSpace(reason); reason == "" {
@@ -33,22 +37,47 @@ func needLab(t *testing.T) {
 		t.Skip("LAB is off: " + reason)
 	case "on":
 		must = true
+	case "auto":
+		must = ci
 	case "":
-		must = os.Getenv("CI") == "true" && runtime.GOOS == "linux" && os.Getuid() == 0
+		if must = ci; !must {
+			t.Skip("boots virtual machines, which takes minutes: set LAB=on, see docs/lab.md")
+		}
 	default:
-		t.Fatalf("LAB=%q: it is on, or off: REASON", mode)
+		t.Fatalf("LAB=%q: it is on, auto, or off: REASON", mode)
 	}
-	if !must {
-		t.Skip("boots a virtual machine, which takes minutes: set LAB=on, see docs/lab.md")
+	if reason := cannotBoot(); reason != "" {
+		declined(t, must, reason)
 	}
+	return must
+}
+
+// declined ends a test that cannot run.
+func declined(t *testing.T, must bool, reason string) {
+	t.Helper()
+	if must {
+		t.Fatal("the lab cannot run, and must: " + reason)
+	}
+	t.Skip("the lab cannot run: " + reason)
+}
+
+// cannotBoot says why this machine cannot boot guests; empty if it can.
+func cannotBoot() string {
 	if runtime.GOOS != "linux" || runtime.GOARCH != "amd64" {
-		t.Fatalf("the lab runs on linux/amd64, not on %s/%s", runtime.GOOS, runtime.GOARCH)
+		return fmt.Sprintf("it runs on linux/amd64, not on %s/%s", runtime.GOOS, runtime.GOARCH)
 	}
-	for _, tool := range []string{"qemu-system-x86_64", "busybox", "cpio", "depmod", "dpkg", "rdma", "rping"} {
+	if os.Getuid() != 0 {
+		return "the bridge between host and guest needs root"
+	}
+	if _, err := os.Stat("/dev/net/tun"); err != nil {
+		return err.Error()
+	}
+	for _, tool := range []string{"qemu-system-x86_64", "busybox", "cpio", "depmod", "dpkg", "xz", "apt-get", "rdma", "rping"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			t.Fatalf("%s is missing: apt-get install $(lab/vm packages)", tool)
+			return tool + " is missing: apt-get install $(lab/vm packages)"
 		}
 	}
+	return ""
 }
 
 // build makes programs for the guest in dir.
@@ -59,19 +88,40 @@ func build(t *testing.T, dir string) {
 		{"test", "-c", "-o", filepath.Join(dir, "lab.test"), "."},
 		{"build", "-o", filepath.Join(dir, "verbena"), "../cmd/verbena"},
 	} {
-		cmd := exec.Command("go", args...)
-		cmd.Env = append(os.Environ(), "CGO_ENABLED=1")
-		if out, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
-		}
+		goTool(t, "1", args...)
+	}
+	goTool(t, "0", "build", "-o", filepath.Join(dir, "verbena-nocgo"), "../cmd/verbena")
+}
+
+func goTool(t *testing.T, cgo string, args ...string) {
+	t.Helper()
+	cmd := exec.Command("go", args...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED="+cgo)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
 }
 
-// guest boots one guest with a kernel and runs a script in it; dir is its /mnt. It gives
-// what the script wrote.
-func guest(t *testing.T, dir, kernel, limit, script string) (out []byte, err error) {
+// inTheGuest is what a guest does: first it starts programs for the tests on the host's
+// side, then it runs its own.
+const inTheGuest = `status=0
+	LAB_ROLE=agent /mnt/lab.test || status=1
+	/mnt/ibverbs.test -test.v -test.timeout 5m -test.skip ABI || status=1
+	/mnt/lab.test -test.v -test.timeout 15m -test.run "^TestGuest" || status=1
+	exit $status`
+
+// onTheHost is what is done beside it.
+const onTheHost = `status=0
+	LAB_HOST=$LAB_SHARE1 "$LAB_SHARE1/lab.test" -test.v -test.timeout 15m -test.run "^TestHost" || status=1
+	LAB_ROLE=quit "$LAB_SHARE1/lab.test" || status=1
+	exit $status`
+
+// vm runs lab/vm with a kernel and arguments, and gives what was written.
+func vm(t *testing.T, kernel string, args ...string) (out []byte, err error) {
 	t.Helper()
-	cmd := exec.Command("./vm", "-k", kernel, "-s", dir, "-t", limit, "run", "bash", "-c", script)
+	cmd := exec.CommandContext(t.Context(), "./vm", append([]string{"-k", kernel}, args...)...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) } // it ends its guests
+	cmd.Env = append(os.Environ(), "LAB_MTU=4200")                        // room for path MTU 4096
 	var b bytes.Buffer
 	cmd.Stdout = &b
 	if testing.Verbose() {
@@ -82,47 +132,19 @@ func guest(t *testing.T, dir, kernel, limit, script string) (out []byte, err err
 	return b.Bytes(), err
 }
 
-var result = regexp.MustCompile(`^( *)--- (PASS|FAIL|SKIP): (\S+)`)
-
-// report makes a subtest of every test that ran in the guest. It gives the number of
-// those that passed.
-func report(t *testing.T, out []byte) (passed map[string]bool) {
-	t.Helper()
-	passed = map[string]bool{}
-	lines := bufio.NewScanner(bytes.NewReader(out))
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
-		m := result.FindStringSubmatch(lines.Text())
-		if m == nil {
-			continue
-		}
-		passed[m[3]] = m[2] == "PASS"
-		t.Run(m[3], func(t *testing.T) {
-			switch m[2] {
-			case "FAIL":
-				t.Error("failed in the guest")
-			case "SKIP":
-				t.Skip("skipped in the guest")
-			}
-		})
-	}
-	return passed
-}
-
-// TestLab runs the tests of the kernel's devices in a guest: those of the provider, the
-// conformance suite, and rping of rdma-core against verbena ping.
+// TestLab runs the tests of the kernel's devices, and of the embedded device against them.
 func TestLab(t *testing.T) {
-	needLab(t)
+	must := needLab(t)
 	dir := t.TempDir()
 	build(t, dir)
-	for _, kernel := range []string{"6.1"} {
+	for _, kernel := range kernels {
 		t.Run(kernel, func(t *testing.T) {
-			out, err := guest(t, dir, kernel, "1800", `status=0
-				/mnt/ibverbs.test -test.v -test.timeout 5m -test.skip ABI || status=1
-				/mnt/lab.test -test.v -test.timeout 15m -test.run Guest || status=1
-				exit $status`)
+			if out, err := vm(t, kernel, "prepare"); err != nil {
+				declined(t, must, fmt.Sprintf("kernel %s cannot be had: %v\n%s", kernel, err, out))
+			}
+			out, err := vm(t, kernel, "-s", dir, "-t", "1800", "-H", onTheHost, "run", "bash", "-c", inTheGuest)
 			passed := report(t, out)
-			for _, name := range []string{"TestOperations", "TestConnect/IPv6", "TestGuestConformance/C-202_EventOrder"} {
+			for _, name := range []string{"TestOperations", "TestGuestConformance/C-202_EventOrder", "TestHostRping/RpingServes/IPv6", "TestHostC118_Grid/Loss/4096/IPv6"} {
 				if !passed[name] {
 					t.Errorf("%s did not pass", name)
 				}
@@ -132,28 +154,4 @@ func TestLab(t *testing.T) {
 			}
 		})
 	}
-}
-
-// failures gives what the tests that failed said, or all if none did.
-func failures(out []byte) string {
-	bad := map[string]bool{}
-	said := map[string][]string{}
-	name := ""
-	for line := range strings.Lines(string(out)) {
-		if m := result.FindStringSubmatch(line); m != nil && m[2] == "FAIL" {
-			bad[m[3]] = true
-		} else if f := strings.Fields(line); len(f) == 3 && f[0] == "===" {
-			name = f[2]
-		} else if name != "" {
-			said[name] = append(said[name], line)
-		}
-	}
-	if len(bad) == 0 {
-		return string(out)
-	}
-	var b strings.Builder
-	for name := range bad {
-		fmt.Fprintf(&b, "%s:\n%s", name, strings.Join(said[name], ""))
-	}
-	return b.String()
 }

@@ -1,90 +1,104 @@
 package lab_test
 
 import (
-	"bytes"
 	"context"
-	"os"
-	"os/exec"
-	"path/filepath"
+	"fmt"
+	"path"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 )
 
-// program is one that runs beside the test, in the guest.
-type program struct {
-	cmd  *exec.Cmd
-	out  bytes.Buffer
-	done chan error
+// end is one end of an exchange between two programs.
+type end struct {
+	at    *place
+	args  []string
+	shows string // what its output has, if all went well
+	stays bool   // a server that serves until it is stopped
 }
 
-func start(ctx context.Context, t *testing.T, name string, args ...string) *program {
+// family is a kind of address.
+type family struct {
+	name string
+	of   func(*place) string
+}
+
+var families = []family{
+	{"IPv4", func(p *place) string { return p.v4 }},
+	{"IPv6", func(p *place) string { return p.v6 }},
+}
+
+// exchange starts a server, and a client until it finds the server there.
+func exchange(t *testing.T, server, client end) {
 	t.Helper()
-	p := &program{cmd: exec.CommandContext(ctx, name, args...), done: make(chan error, 1)}
-	p.cmd.Env = append(os.Environ(), "VERBENA_PROVIDER=kernel")
-	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
-	p.cmd.Cancel = func() error { return p.cmd.Process.Signal(syscall.SIGTERM) }
-	p.cmd.WaitDelay = 5 * time.Second
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
+	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
+	defer cancel()
+	s := server.at.start(ctx, t, server.args...)
+	var c *program
+	for {
+		c = client.at.start(ctx, t, client.args...)
+		err := <-c.done
+		if err == nil {
+			break
+		}
+		select {
+		case err := <-s.done:
+			t.Fatalf("%s ended: %v\n%s\n%s:\n%s", s.name, err, s.out.String(), c.name, c.out.String())
+		case <-ctx.Done():
+			t.Fatalf("%s never succeeded: %v\n%s\n%s:\n%s", c.name, err, c.out.String(), s.name, s.out.String())
+		case <-time.After(100 * time.Millisecond): // until the server listens
+		}
 	}
-	go func() { p.done <- p.cmd.Wait() }()
-	return p
+	if server.stays {
+		s.stop()
+	}
+	err := <-s.done
+	if !server.stays && err != nil {
+		t.Errorf("%s: %v\n%s", s.name, err, s.out.String())
+	}
+	// The exit status of the example programs proves little.
+	for _, x := range []struct {
+		p    *program
+		want string
+	}{{s, server.shows}, {c, client.shows}} {
+		if out := x.p.out.String(); !strings.Contains(out, x.want) {
+			t.Errorf("%s does not say %q:\n%s", x.p.name, x.want, out)
+		} else {
+			t.Logf("%s:\n%s", x.p.name, out)
+		}
+	}
 }
 
 // TestGuestRping: verbena ping and rdma-core's rping understand each other on the kernel's
 // device, either of them as server.
 func TestGuestRping(t *testing.T) {
-	inGuest(t)
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	verbena := filepath.Join(filepath.Dir(self), "verbena")
-	for _, addr := range []string{"10.9.0.2", "fd00:9::2"} {
-		for _, c := range []struct {
-			name           string
-			server, client []string
-		}{
-			{"RpingServes", []string{"rping", "-s", "-a", addr, "-C", "5", "-S", "100", "-v"},
-				[]string{verbena, "ping", "-n", "5", "-size", "100", "-tcp=false", "-interval", "0", addr}},
-			{"VerbenaServes", []string{verbena, "ping", "-listen", addr},
-				[]string{"rping", "-c", "-a", addr, "-C", "5", "-S", "100", "-V", "-v"}},
-		} {
-			family := "IPv4"
-			if strings.Contains(addr, ":") {
-				family = "IPv6"
-			}
-			t.Run(c.name+"/"+family, func(t *testing.T) { exchange(t, c.server, c.client) })
-		}
-	}
+	guest := inGuest(t)
+	rping(t, guest, guest)
 }
 
-// exchange starts a server, and a client until it finds the server there.
-func exchange(t *testing.T, server, client []string) {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	s := start(ctx, t, server[0], server[1:]...)
-	var c *program
-	for {
-		c = start(ctx, t, client[0], client[1:]...)
-		if err := <-c.done; err == nil {
-			break
-		}
-		select {
-		case err := <-s.done:
-			t.Fatalf("the server ended: %v\n%s\nclient:\n%s", err, s.out.String(), c.out.String())
-		case <-ctx.Done():
-			t.Fatalf("the client never succeeded:\n%s", c.out.String())
-		case <-time.After(100 * time.Millisecond): // until the server listens
-		}
-	}
-	t.Logf("client:\n%s", c.out.String())
-	if !strings.Contains(server[0], "rping") {
-		cancel()
-		<-s.done
-	} else if err := <-s.done; err != nil {
-		t.Errorf("rping as server: %v\n%s", err, s.out.String())
+// TestHostRping: verbena ping on the embedded device of one machine, and rping on the
+// kernel's device of another.
+func TestHostRping(t *testing.T) {
+	host, guest := onHost(t)
+	rping(t, host, guest)
+}
+
+// rping has verbena ping at one place exchange with rping at another.
+func rping(t *testing.T, ours, theirs *place) {
+	const count, size = 5, 3000 // three packets
+	verbena := path.Join(ours.dir, "verbena")
+	n, s := fmt.Sprint(count), fmt.Sprint(size)
+	last := fmt.Sprintf("rdma-ping-%d: ", count-1)
+	for _, f := range families {
+		t.Run("RpingServes/"+f.name, func(t *testing.T) {
+			exchange(t,
+				end{at: theirs, args: []string{"rping", "-s", "-a", f.of(theirs), "-C", n, "-S", s, "-v"}, shows: "server ping data: " + last},
+				end{at: ours, args: []string{verbena, "ping", "-n", n, "-size", s, "-tcp=false", "-interval", "0", f.of(theirs)}})
+		})
+		t.Run("VerbenaServes/"+f.name, func(t *testing.T) {
+			exchange(t,
+				end{at: ours, args: []string{verbena, "ping", "-listen", f.of(ours)}, stays: true},
+				end{at: theirs, args: []string{"rping", "-c", "-a", f.of(ours), "-C", n, "-S", s, "-V", "-v"}, shows: "ping data: " + last})
+		})
 	}
 }

@@ -14,7 +14,7 @@ func areaRCRetry() []check {
 		{"C-129_NoRNRRetry", 0, noRNRRetry},
 		{"C-130_RNRRetries", 0, rnrRetries},
 		{"C-130_ReceiveInTime", 0, receiveInTime},
-		{"C-131_RNRForEver", VirtualTime, rnrForEver},
+		{"C-131_RNRForEver", Patience, rnrForEver},
 		{"C-132_DefaultRNRTimer", VirtualTime, defaultRNRTimer},
 		{"C-134_PeerDoesNotAnswer", 0, peerDoesNotAnswer},
 		{"C-134_PeerCutOff", Faults | VirtualTime, peerCutOff},

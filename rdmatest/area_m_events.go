@@ -18,7 +18,7 @@ import (
 // waits in area_m_floor.go.
 func areaCMEvents() []check {
 	return []check{
-		{"C-143_PeerDropsQueuePair", VirtualTime, peerDropsQueuePair},
+		{"C-143_PeerDropsQueuePair", Patience, peerDropsQueuePair},
 		{"C-212_PassiveSide", 0, passiveSide},
 		{"C-212_WaitingFloor", 0, waitingFloor},
 		{"C-215_OrderlyDisconnect", 0, orderlyDisconnect},
@@ -28,7 +28,7 @@ func areaCMEvents() []check {
 		{"C-218_ClientGivesUp", 0, clientGivesUp},
 		{"C-219_ListenerClosed", 0, listenerClosed},
 		{"C-219_ListenerClosedUnderRequests", 0, listenerClosedUnderRequests},
-		{"C-220_Backlog", VirtualTime, backlog},
+		{"C-220_Backlog", Patience, backlog},
 		{"C-222_NoAnswer", VirtualTime, noAnswer},
 		{"C-223_Cancel", 0, cancelEachStep},
 		{"C-225_Migrate", 0, migrate},

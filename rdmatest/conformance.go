@@ -40,7 +40,8 @@ type ConformanceOptions struct {
 	Has  Ability
 
 	// Limit is how long a test may take where time is real; zero: 10 s. An emulated
-	// machine needs more. A test that is Known has 10 s, as it may wait in vain.
+	// machine needs more, and from 30 s on those run that have the need Patience. A test
+	// that is Known has 10 s, as it may wait in vain.
 	Limit time.Duration
 
 	// Known names tests that fail on this provider, with the reason. Such a test
@@ -70,6 +71,7 @@ const (
 	VirtualTime                     // tests that wait for minutes can run
 	TwoHosts                        // Peer is another device
 	Changes                         // the provider can lose its device, addresses and link; see softroce
+	Patience                        // tests that wait for seconds can run; VirtualTime has it
 )
 
 // OnFabric is an Each: it makes a fabric with two hosts for every test, in a
@@ -146,6 +148,9 @@ func Conformance(t *testing.T, p verbs.Provider, o *ConformanceOptions) {
 		has = h
 		each = func(t *testing.T, run func(*testing.T, Bed)) { run(t, b) }
 	}
+	if has&VirtualTime != 0 {
+		has |= Patience
+	}
 	known, unsteady := newProfile(o.Known), newProfile(o.Unsteady)
 	for _, c := range allChecks() {
 		if c.needs&^has != 0 {
@@ -172,6 +177,9 @@ func (o *ConformanceOptions) bed(t *testing.T, p verbs.Provider) (Bed, Ability) 
 	var has Ability
 	if b.Fabric != nil {
 		has |= Faults
+	}
+	if b.Limit >= 30*time.Second {
+		has |= Patience
 	}
 	if b.Peer != nil {
 		has |= TwoHosts
@@ -220,7 +228,7 @@ type changeable interface {
 func allChecks() []check {
 	return slices.Concat(
 		areaDevice(), areaPD(), areaMR(), areaCQ(), areaQP(), areaQPStates(),
-		areaRC(), areaRCData(), areaRCLoss(), areaRCErrors(), areaRCRetry(), areaRCWire(),
+		areaRC(), areaRCData(), areaRCLoss(), areaRCErrors(), areaRCRetry(), areaRCWire(), areaUD(), areaSRQ(),
 		areaAsync(), areaCM(), areaCMEvents(), areaCMWire(), areaNotify(), areaScale(), areaHostile(), areaHostileCM())
 }
 

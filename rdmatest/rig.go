@@ -211,6 +211,7 @@ type end struct {
 	rcq  *verbs.CQ // of receives
 	qp   *verbs.QP
 	mr   *verbs.MR
+	srq  *verbs.SRQ
 	attr verbs.QPAttr
 }
 
@@ -224,6 +225,7 @@ type link struct {
 	oneQ bool            // one queue for sends and receives
 	cqA  *verbs.CQConfig // of the queues of a, and of b
 	cqB  *verbs.CQConfig
+	srq  *verbs.SRQConfig // of b; nil: a receive queue of its own
 }
 
 func (t *tb) newLink() *link {
@@ -303,6 +305,12 @@ func (t *tb) newEnd(name string, dev *verbs.Device, side int, l *link, attr verb
 	}
 	cfg := l.cfg
 	cfg.SendCQ, cfg.RecvCQ = e.scq, e.rcq
+	if l.srq != nil && side == 1 {
+		srq, err := e.pd.CreateSRQ(*l.srq)
+		t.ok(err, "%s: create a shared receive queue", name)
+		t.Cleanup(func() { t.closed(srq, "shared receive queue") })
+		e.srq, cfg.SRQ = srq, srq
+	}
 	e.qp = e.newQP(cfg)
 	e.mr = t.region(e.pd, l.mem, allRights)
 	return e

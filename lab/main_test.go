@@ -1,0 +1,87 @@
+package lab_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"testing"
+	"time"
+)
+
+// roleEnv makes the test program something else than a test: a part that runs on the
+// other machine.
+const roleEnv = "LAB_ROLE"
+
+var roles = map[string]func(ctx context.Context, args []string) error{
+	"agent": func(ctx context.Context, _ []string) error { // in the guest
+		l, err := net.Listen("tcp", ":7000")
+		if err != nil {
+			return err
+		}
+		return serveAgent(ctx, l)
+	},
+	"quit": func(ctx context.Context, _ []string) error { // on the host's side: ends the agent
+		c, err := net.DialTimeout("tcp", agentAddr, 30*time.Second)
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		return json.NewEncoder(c).Encode(order{Quit: true})
+	},
+	"grid": func(ctx context.Context, args []string) error { return gridPeer(ctx, args[0]) },
+}
+
+func TestMain(m *testing.M) {
+	role := os.Getenv(roleEnv)
+	if role == "" {
+		os.Exit(m.Run())
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+	defer cancel()
+	if err := roles[role](ctx, os.Args[1:]); err != nil {
+		fmt.Fprintf(os.Stderr, "%s: %v\n", role, err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// inGuest skips a test outside of a guest: TestLab runs it in one.
+func inGuest(t *testing.T) *place {
+	t.Helper()
+	if os.Getenv("LAB_GUEST") == "" {
+		t.Skip("runs in a guest of lab/vm, started by TestLab")
+	}
+	return guestPlace(runHere)
+}
+
+// onHost skips a test that does not run on the host's side of a guest's bridge. It waits
+// until the agent of the guest is there.
+func onHost(t *testing.T) (host, guest *place) {
+	t.Helper()
+	dir := os.Getenv("LAB_HOST")
+	if dir == "" {
+		t.Skip("runs on the host's side of a guest of lab/vm, started by TestLab")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	for {
+		c, err := net.DialTimeout("tcp", agentAddr, time.Second)
+		if err == nil {
+			c.Close()
+			break
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("no agent in the guest: %v", err)
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+	return &place{name: "the host", v4: "10.9.0.1", v6: "fd00:9::1", provider: "soft", dir: dir, run: runHere}, guestPlace(runThere)
+}
+
+func guestPlace(run func(context.Context, order, io.Writer) error) *place {
+	return &place{name: "the guest", v4: "10.9.0.2", v6: "fd00:9::2", provider: "kernel", dir: "/mnt", run: run}
+}

@@ -1,0 +1,105 @@
+package rdmatest
+
+import (
+	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Area J: shared receive queues. Devices without them skip it, with their reason.
+func areaSRQ() []check {
+	return []check{
+		{"C-166_FullAndEmpty", 0, srqFullAndEmpty},
+		{"C-167_Limit", 0, srqLimit},
+		{"C-171_NotFlushed", 0, srqNotFlushed},
+		{"C-171_LastWQE", 0, srqLastWQE},
+	}
+}
+
+// shared gives a pair whose b takes its receives from a shared queue.
+func (t *tb) shared(n int, change ...func(*link)) (a, b *end) {
+	t.Helper()
+	t.supports(verbs.FeatureSRQ)
+	return t.pair(append(change, func(l *link) { l.srq = &verbs.SRQConfig{MaxWR: n} })...)
+}
+
+func (e *end) share(id uint64, off, n int) {
+	e.Helper()
+	e.ok(e.srq.PostRecv(verbs.Recv(id, e.mr.SGE(off, n))), "%s: post shared receive %d", e.name, id)
+}
+
+func srqFullAndEmpty(t *tb) {
+	a, b := t.shared(8, func(l *link) { l.a.RNRRetry = 0 })
+	// Nothing there: as with a receive queue of its own.
+	a.send(verbs.Send(1, a.mr.SGE(0, 8), ib.Signaled))
+	a.sent(1, ib.StatusRNRRetryExc)
+
+	n := 0
+	for ; b.srq.Room() > 0; n++ {
+		b.share(uint64(n), n*64, 64)
+	}
+	if n < 8 {
+		t.Errorf("%d receives fit, 8 were asked for", n)
+	}
+	t.isErr(b.srq.PostRecv(verbs.Recv(99, b.mr.SGE(0, 64))), verbs.ErrQueueFull, "a receive beyond the last")
+}
+
+func srqLimit(t *tb) {
+	a, b := t.shared(16)
+	t.drainAsync(t.b)
+	for i := range 10 {
+		b.share(uint64(i), i*64, 64)
+	}
+	t.ok(b.srq.SetLimit(7), "set the limit")
+	for i := range 10 {
+		a.send(verbs.Send(uint64(i), a.mr.SGE(0, 8), ib.Signaled))
+		a.sent(uint64(i), ib.StatusSuccess)
+		b.got(uint64(i), ib.StatusSuccess)
+		switch {
+		case i < 3: // 7 are left
+			t.noAsync(t.b)
+		case i == 3:
+			if ev := t.asyncEvent(t.b); ev.Type != ib.EventSRQLimitReached || ev.SRQ != b.srq {
+				t.Errorf("event %+v", ev)
+			}
+			_, limit, err := b.srq.Query()
+			t.ok(err, "query the shared queue")
+			if limit != 0 {
+				t.Errorf("limit %d after its event", limit)
+			}
+		default: // once
+			t.noAsync(t.b)
+		}
+	}
+}
+
+// What a failed queue pair had not taken stays for others.
+func srqNotFlushed(t *tb) {
+	_, b := t.shared(4)
+	b.share(1, 0, 64)
+	b.fail()
+	b.quiet()
+	cfg := b.qp.Config()
+	t.closed(b.qp, "queue pair")
+	b.qp = b.newQP(cfg)
+	a := t.newEnd("another", t.a, 0, t.newLink(), t.newLink().a, nil)
+	a.attr.SQPSN, a.attr.RQPSN = b.attr.RQPSN, b.attr.SQPSN
+	a.attr.DestQPN, b.attr.DestQPN = b.qp.Num(), a.qp.Num()
+	a.attr.AH, b.attr.AH = a.way(b.gid), b.way(a.gid)
+	for _, e := range []*end{b, a} {
+		e.init()
+		e.rtr()
+		e.rts()
+	}
+	a.send(verbs.Send(1, a.mr.SGE(0, 8), ib.Signaled))
+	a.sent(1, ib.StatusSuccess)
+	b.got(1, ib.StatusSuccess)
+}
+
+// The last event of a queue pair tells that it takes no more of the shared queue.
+func srqLastWQE(t *tb) {
+	_, b := t.shared(4)
+	t.drainAsync(t.b)
+	b.share(1, 0, 64)
+	b.fail()
+	t.wantQPEvent(t.b, b.qp, ib.EventQPLastWQEReached)
+}
