@@ -157,6 +157,15 @@ func TestFakeFullAsync(t *testing.T) {
 	foreign := r.qp(0x44_0000_0004, ib.RC, q, nil).(*qp)
 	// On a context of the connection manager another library may have made it.
 	*(*uintptr)(unsafe.Add(unsafe.Pointer(foreign.c.qp), 8)) = 0x7f1234567890
+	// A queue pair at the address of an older one: the library gives the context of that.
+	older := must(r.pd.CreateQP(driver.QPConfig{Handle: 0x55_0000_0005, Type: ib.RC, SendCQ: q, RecvCQ: q}))(t).(*qp)
+	key := *(*uintptr)(unsafe.Add(unsafe.Pointer(older.c.qp), 8))
+	if err := older.Close(); err != nil {
+		t.Fatal(err)
+	}
+	newer := r.qp(0x66_0000_0006, ib.RC, q, nil).(*qp)
+	*(*uintptr)(unsafe.Add(unsafe.Pointer(newer.c.qp), 8)) = key
+	pn := uintptr(unsafe.Pointer(newer.c.qp))
 	pq, pv, ps, pf := pointerOf(q), uintptr(unsafe.Pointer(v.c.qp)), uintptr(unsafe.Pointer(s.c.srq)), uintptr(unsafe.Pointer(foreign.c.qp))
 	async := r.ctx.Async()
 	acked, fetched := f.calls("ibv_ack_async_event"), f.calls("ibv_get_async_event")
@@ -172,6 +181,7 @@ func TestFakeFullAsync(t *testing.T) {
 		{16, pv, driver.AsyncEvent{Type: ib.EventQPLastWQEReached, Handle: 0x22_0000_0002}},
 		{15, ps, driver.AsyncEvent{Type: ib.EventSRQLimitReached, Handle: 0x33_0000_0003}},
 		{1, pf, driver.AsyncEvent{Type: ib.EventQPFatal}},
+		{1, pn, driver.AsyncEvent{Type: ib.EventQPFatal}},
 		{10, 2, driver.AsyncEvent{Type: ib.EventPortErr, Port: 2}},
 		{18, 1, driver.AsyncEvent{Type: ib.EventGIDChange, Port: 1}},
 		{19, 0, driver.AsyncEvent{Type: 19}},
@@ -191,7 +201,7 @@ func TestFakeFullAsync(t *testing.T) {
 	if _, ok, err := async.Next(); ok || err != driver.ErrDeviceGone {
 		t.Errorf("after the last: %v, %v", ok, err)
 	}
-	if got, want := f.calls("ibv_ack_async_event")-acked, f.calls("ibv_get_async_event")-fetched; got != want || got != 14 {
+	if got, want := f.calls("ibv_ack_async_event")-acked, f.calls("ibv_get_async_event")-fetched; got != want || got != 15 {
 		t.Errorf("%d acknowledged, %d fetched", got, want)
 	}
 }
