@@ -44,6 +44,7 @@ var layers = map[string]struct {
 	"rdmatest":           {may: []string{"*"}, why: "tests see all layers"},
 	".":                  {may: []string{"ib", "cm", "verbs", "verbs/driver", "softroce", "internal/ibverbs", "internal/stream", "internal/unix"}, why: "the root package chooses the provider, and otherwise builds on public packages only"},
 	"cmd/verbena":        {may: []string{".", "ib", "cm", "verbs", "verbs/driver", "softroce", "internal/unix"}, extern: []string{"*"}, why: "the tool shows what programs can do with the public packages"},
+	"lab/perf":           {may: []string{".", "ib", "cm", "verbs"}, why: "it measures what programs can do with the public packages"},
 }
 
 // impure are the standard packages that a pure package has no business with.

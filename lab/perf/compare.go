@@ -1,0 +1,198 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// comparison is a row of the table: our number against the other's, in turns.
+type comparison struct {
+	name   string
+	target string
+	ours   func() (float64, error)
+	theirs func() (float64, error)
+	ratios []float64
+	a, b   []float64
+}
+
+const guestAddr = "10.9.0.2"
+
+// compare measures every pair once a round, so that whatever disturbs the machine disturbs
+// both, and prints the median of the ratios and their range.
+func compare(rounds int) error {
+	kernel := "VERBENA_PROVIDER=kernel"
+	us := func(test string, size, n int, events bool) func() (float64, error) {
+		return func() (float64, error) {
+			return ourPair(nil, kernel, guestAddr, options{test: test, size: size, n: n, depth: depthOf(test), events: events})
+		}
+	}
+	all := []*comparison{
+		{name: "2-byte SEND latency, polling, µs", target: "≤ 1.15",
+			ours: us(sendLat, 2, 1000, false), theirs: perftest("ib_send_lat", 4, "-s", "2", "-n", "1000")},
+		{name: "2-byte SEND latency, events, µs", target: "≤ 1.0",
+			ours: us(sendLat, 2, 1000, true), theirs: perftest("ib_send_lat", 4, "-s", "2", "-n", "1000", "-e")},
+		{name: "64 KiB SEND, MiB/s", target: "≥ 0.95",
+			ours: us(sendBW, 65536, 1000, false), theirs: perftest("ib_send_bw", 3, "-s", "65536", "-n", "1000")},
+		{name: "64 KiB WRITE, MiB/s", target: "≥ 0.95",
+			ours: us(writeBW, 65536, 1000, false), theirs: perftest("ib_write_bw", 3, "-s", "65536", "-n", "1000")},
+		{name: "64 KiB READ, MiB/s", target: "≥ 0.95",
+			ours: us(readBW, 65536, 1000, false), theirs: perftest("ib_read_bw", 3, "-s", "65536", "-n", "1000")},
+		{name: "64 KiB WRITE, embedded : rxe, MiB/s, events", target: "≥ 2",
+			ours: func() (float64, error) {
+				return ourPair([]string{"ip", "netns", "exec", "perf"}, "VERBENA_PROVIDER=soft", "127.0.0.1",
+					options{test: writeBW, size: 65536, n: 1000, depth: 128, events: true})
+			},
+			theirs: us(writeBW, 65536, 1000, true)},
+	}
+	if out, err := exec.Command("sh", "-c", "ip netns add perf && ip -n perf link set lo up").CombinedOutput(); err != nil {
+		return fmt.Errorf("network namespace: %w: %s", err, out)
+	}
+	var failed []error
+	for round := range rounds {
+		for _, c := range all {
+			runs := []func() (float64, error){c.ours, c.theirs}
+			got := make([]float64, 2)
+			ok := true
+			for i := range runs {
+				k := (i + round) % 2 // who is first changes
+				v, err := runs[k]()
+				if err != nil {
+					failed = append(failed, fmt.Errorf("%s, round %d: %w", c.name, round, err))
+					ok = false
+				}
+				got[k] = v
+			}
+			if !ok || got[1] == 0 {
+				continue
+			}
+			c.a, c.b, c.ratios = append(c.a, got[0]), append(c.b, got[1]), append(c.ratios, got[0]/got[1])
+			fmt.Printf("round %d: %-46s %10.2f %10.2f ratio %.3f\n", round, c.name, got[0], got[1], got[0]/got[1])
+		}
+	}
+	fmt.Printf("\n| What | Ours | Other | Ratio: median (range of %d) | Target |\n|---|---|---|---|---|\n", rounds)
+	for _, c := range all {
+		if len(c.ratios) == 0 {
+			fmt.Printf("| %s | – | – | – | %s |\n", c.name, c.target)
+			continue
+		}
+		fmt.Printf("| %s | %.1f | %.1f | %.2f (%.2f–%.2f) | %s |\n", c.name, median(c.a), median(c.b), median(c.ratios), slices.Min(c.ratios), slices.Max(c.ratios), c.target)
+	}
+	return errors.Join(failed...)
+}
+
+func depthOf(test string) int {
+	if test == sendLat {
+		return 1
+	}
+	return 128
+}
+
+func median(v []float64) float64 {
+	v = slices.Sorted(slices.Values(v))
+	return v[len(v)/2]
+}
+
+// ourPair measures with two processes of this program.
+func ourPair(wrap []string, env, addr string, o options) (float64, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return 0, err
+	}
+	at := addr + ":18600"
+	start := func(role string) (*exec.Cmd, io.ReadCloser, error) {
+		args := append(append([]string{}, wrap...), self, role, at, "-test", o.test, "-size", strconv.Itoa(o.size), "-n", strconv.Itoa(o.n),
+			"-depth", strconv.Itoa(o.depth), "-events="+strconv.FormatBool(o.events))
+		cmd := exec.Command(args[0], args[1:]...)
+		cmd.Env = append(os.Environ(), env)
+		cmd.Stderr = os.Stderr
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			return nil, nil, err
+		}
+		return cmd, out, cmd.Start()
+	}
+	server, out, err := start("-serve")
+	if err != nil {
+		return 0, err
+	}
+	defer server.Wait()
+	defer server.Process.Kill()
+	if _, err := find(out, "ready"); err != nil {
+		return 0, fmt.Errorf("server: %w", err)
+	}
+	client, out, err := start("-connect")
+	if err != nil {
+		return 0, err
+	}
+	defer client.Wait()
+	defer client.Process.Kill()
+	v, err := find(out, "result")
+	if err != nil {
+		return 0, fmt.Errorf("client: %w", err)
+	}
+	return strconv.ParseFloat(strings.TrimSpace(v), 64)
+}
+
+// find reads lines until one begins with word, and gives the rest of it.
+func find(r io.Reader, word string) (string, error) {
+	for s := bufio.NewScanner(r); s.Scan(); {
+		if rest, ok := strings.CutPrefix(s.Text(), word); ok {
+			return rest, nil
+		}
+	}
+	return "", fmt.Errorf("ended without %q", word)
+}
+
+// perftest measures with a program of perftest; column is that of the number in its table,
+// from zero: t_typical, or the average bandwidth.
+func perftest(name string, column int, args ...string) func() (float64, error) {
+	return func() (float64, error) {
+		args := append([]string{"-d", "rxe0", "-F", "-x", "1"}, args...)
+		server := exec.Command(name, args...)
+		if err := server.Start(); err != nil {
+			return 0, err
+		}
+		defer server.Wait()
+		defer server.Process.Kill()
+		var last string
+		for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(300 * time.Millisecond) {
+			out, err := exec.Command("timeout", append([]string{"120", name}, append(args, guestAddr)...)...).CombinedOutput()
+			last = string(out)
+			if err != nil {
+				continue // until it listens
+			}
+			return number(last, column)
+		}
+		return 0, fmt.Errorf("%s: %s", name, last)
+	}
+}
+
+// number takes a column of the last row of perftest's table.
+func number(out string, column int) (float64, error) {
+	var v float64
+	found := false
+	for line := range strings.Lines(out) {
+		f := strings.Fields(line)
+		if len(f) <= column {
+			continue
+		}
+		if _, err := strconv.Atoi(f[0]); err != nil {
+			continue
+		}
+		if x, err := strconv.ParseFloat(f[column], 64); err == nil {
+			v, found = x, true
+		}
+	}
+	if !found {
+		return 0, fmt.Errorf("no number in %s", out)
+	}
+	return v, nil
+}
