@@ -130,7 +130,7 @@ func TestC283_DialContext(t *testing.T) {
 func TestC300_DialTakesTCP(t *testing.T) {
 	rdmatest.CheckLeaks(t)
 	p := onLoopback(t)
-	tl, err := net.Listen("tcp", "127.0.0.1:0")
+	tl, err := net.Listen("tcp", p.address)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +199,7 @@ func TestC300_ListenWithoutRDMA(t *testing.T) {
 	p := onLoopback(t)
 	p.server.(interface{ RemoveDevice() }).RemoveDevice()
 	r := &rig{place: p}
-	if _, err := (&rdma.ListenConfig{Config: &rdma.Config{Provider: p.server}}).Listen(t.Context(), "rdma", "127.0.0.1:0"); err == nil {
+	if _, err := (&rdma.ListenConfig{Config: &rdma.Config{Provider: p.server}}).Listen(t.Context(), "rdma", p.address); err == nil {
 		t.Error("without fallback: no error")
 	}
 	var fell error

@@ -72,7 +72,7 @@ func listenAs(network, spin string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	return (&rdma.ListenConfig{Config: cfg}).Listen(bg, "rdma", "127.0.0.1:0")
+	return (&rdma.ListenConfig{Config: cfg}).Listen(bg, "rdma", ownLoopback()+":0")
 }
 
 func configAs(network, spin string) (*rdma.Config, error) {

@@ -6,6 +6,8 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -42,7 +44,16 @@ func onLoopback(t testing.TB) *place {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { p.Close() })
-	return &place{name: "loopback", server: p, client: p, address: "127.0.0.1:0"}
+	return &place{name: "loopback", server: p, client: p, address: ownLoopback() + ":0"}
+}
+
+var loopbacks atomic.Uint32
+
+// ownLoopback gives a loopback address that no other process, and no other test, has: an
+// embedded device has an address for itself.
+func ownLoopback() string {
+	n := uint32(os.Getpid())<<8 + loopbacks.Add(1)
+	return netip.AddrFrom4([4]byte{127, 96 + byte(n>>16)&31, byte(n >> 8), byte(n)}).String()
 }
 
 // modes are the protocols.
