@@ -115,9 +115,9 @@ func allocations(t *testing.T, cfg event.Config) {
 	}
 }
 
-// TestC248_ManyIdle: of many queues that are armed and idle only those that have something are
+// TestManyIdle: of many queues that are armed and idle only those that have something are
 // polled, armed or fetched from, with epoll.
-func TestC248_ManyIdle(t *testing.T) {
+func TestManyIdle(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, b event.Backend) {
 		idle := 1000

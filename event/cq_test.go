@@ -167,9 +167,9 @@ func TestSharedChannels(t *testing.T) {
 	})
 }
 
-// TestBudget: a source that always has something does not starve others, and what is left
+// TestC248_Budget: a source that always has something does not starve others, and what is left
 // over is served without a sleep.
-func TestBudget(t *testing.T) {
+func TestC248_Budget(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, b event.Backend) {
 		r := newRig(t, nil)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -293,4 +294,9 @@ func waitFor(t testing.TB, what string, cond func() bool) {
 		}
 		time.Sleep(100 * time.Microsecond)
 	}
+}
+
+func addr(t testing.TB, s string) netip.Addr {
+	t.Helper()
+	return get[netip.Addr](t)(netip.ParseAddr(s))
 }
