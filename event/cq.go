@@ -1,7 +1,6 @@
 package event
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -269,7 +268,7 @@ func (ch *channel) fail(err error) {
 	l := ch.l
 	l.drop(&ch.e)
 	l.mu.Lock()
-	all := slices.SortedFunc(maps.Keys(ch.queues), func(a, b *Watch) int { return cmp.Compare(a.seq, b.seq) })
+	all := slices.SortedFunc(maps.Keys(ch.queues), bySeq)
 	l.mu.Unlock()
 	for _, w := range all {
 		l.enqueue(w)

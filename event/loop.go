@@ -2,7 +2,10 @@ package event
 
 import (
 	"context"
+	"maps"
+	"reflect"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -298,11 +301,16 @@ func (l *Loop) Close() error {
 	l.mu.Lock()
 	l.closed = true
 	l.calls = nil
+	l.timers.stopAll()
+	all := slices.SortedFunc(maps.Keys(l.watches), bySeq)
 	l.note()
 	wait := l.busy
 	last := !l.busy && !l.released
 	l.released = l.released || last
 	l.mu.Unlock()
+	for _, w := range all {
+		w.detach()
+	}
 	if last {
 		l.release()
 	}
@@ -317,18 +325,8 @@ func (l *Loop) Close() error {
 	return nil
 }
 
-// release closes what the loop holds, once, when nobody is in a turn.
+// release closes the loop's own descriptors, once, when nobody is in a turn.
 func (l *Loop) release() {
-	l.mu.Lock()
-	all := make([]*Watch, 0, len(l.watches))
-	for w := range l.watches {
-		all = append(all, w)
-	}
-	l.timers.stopAll()
-	l.mu.Unlock()
-	for _, w := range all {
-		w.detach()
-	}
 	l.backend.close()
 	if l.wakeFD >= 0 {
 		unix.Close(l.wakeFD)
@@ -364,7 +362,7 @@ func inHandler() bool {
 }
 
 // turnFunction is in the stack of every handler.
-const turnFunction = "github.com/verbena-rdma/verbena/event.(*Loop).turn"
+var turnFunction = runtime.FuncForPC(reflect.ValueOf((*Loop).turn).Pointer()).Name()
 
 // now gives the time since the loop was made, in nanoseconds.
 func (l *Loop) now() int64 { return int64(time.Since(l.start)) }

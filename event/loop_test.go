@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/event"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 func TestConfig(t *testing.T) {
@@ -225,10 +226,33 @@ func TestCloseInHandler(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, b event.Backend) {
 		l := newLoop(t, event.Config{Backend: b})
-		fd := eventfd(t)
-		signal(t, fd)
-		get[*event.Watch](t)(l.File(fd, event.Readable, func(event.Mask) { must(t, l.Close()) }))
+		calls := 0
+		closing := func() {
+			calls++
+			must(t, l.Close())
+		}
+		for range 2 {
+			fd := eventfd(t)
+			signal(t, fd)
+			get[*event.Watch](t)(l.File(fd, event.Readable, func(event.Mask) { closing() }))
+			l.After(0, closing)
+			l.Do(closing)
+		}
 		is(t, l.Run(t.Context()), net.ErrClosed, "Run")
+		if calls != 1 {
+			t.Errorf("%d calls", calls)
+		}
+		// By a completion, in the middle of a batch.
+		r := newRig(t, nil)
+		l = newLoop(t, event.Config{Backend: b})
+		n := r.line(nil)
+		calls = 0
+		get[*event.Watch](t)(l.CQ(n.cq, func(verbs.WC) { closing() }))
+		n.give(3)
+		is(t, l.Run(t.Context()), net.ErrClosed, "Run")
+		if calls != 1 {
+			t.Errorf("%d calls of a batch", calls)
+		}
 	})
 }
 

@@ -248,8 +248,10 @@ func (l *Loop) dispatch() {
 		f := l.doing[l.done]
 		l.doing[l.done] = nil
 		l.done++
-		l.n++
-		f()
+		if !l.ended() {
+			l.n++
+			f()
+		}
 	}
 	for range l.ready.n {
 		w := l.ready.pop()
@@ -257,6 +259,16 @@ func (l *Loop) dispatch() {
 		l.serve(w)
 	}
 	l.tick()
+}
+
+// ended reports whether the loop was closed.
+func (l *Loop) ended() bool {
+	if !l.mail.Load() {
+		return false
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.closed
 }
 
 // serve lets a source do what it has.

@@ -1,6 +1,7 @@
 package event
 
 import (
+	"cmp"
 	"sync/atomic"
 	"syscall"
 )
@@ -114,6 +115,9 @@ func (l *Loop) count(w *Watch) {
 	w.seq = l.seq
 	l.watches[w] = struct{}{}
 }
+
+// bySeq compares watches in the order of registration.
+func bySeq(a, b *Watch) int { return cmp.Compare(a.seq, b.seq) }
 
 // post has the loop serve a watch soon. It may be called by anybody.
 func (w *Watch) post() {
