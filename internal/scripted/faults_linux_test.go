@@ -786,6 +786,9 @@ func TestP16_EveryEventIsFetched(t *testing.T) {
 					t.Fatalf("got %q", got)
 				}
 				b.ok(b.qp.PostRecv(verbs.RecvWR{ID: 1}))
+				if n := b.sch.Queued(); n > 1 {
+					t.Fatalf("%d events wait, and nobody fetches them", n)
+				}
 			}
 			for {
 				_, ok, err := b.ch.TryEvent()
