@@ -70,7 +70,7 @@ func (cq *CQ) wait(ctx context.Context, dst []WC) (int, error) {
 			cq.spin.spun(start, 0, false, n > 0)
 			return n, err
 		}
-		spun = time.Since(start)
+		spun = max(time.Since(start), d) // time may stand still
 	}
 	n, err := cq.park(ctx, dst)
 	cq.spin.spun(start, spun, true, n > 0)
