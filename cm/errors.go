@@ -144,7 +144,10 @@ const (
 func hint(op string, ps ib.PortSpace, err error) string {
 	var rej *RejectError
 	var held interface{ HeldBy() string }
+	var said interface{ Remedy() string }
 	switch {
+	case errors.As(err, &said) && said.Remedy() != "":
+		return "" // the provider has said what to do
 	case errors.As(err, &rej):
 		if rej.Reason == ib.RejectStaleConn {
 			return "the peer still remembers an old connection: try again with a new id and queue pair"

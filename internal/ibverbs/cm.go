@@ -7,7 +7,6 @@ import "C"
 
 import (
 	"errors"
-	"fmt"
 	"sync"
 	"syscall"
 
@@ -56,7 +55,7 @@ func (manager) OpenChannel() (driver.CMChannel, error) {
 		if err := errOf(e); !errors.Is(err, syscall.ENODEV) {
 			return nil, fileError("/dev/infiniband/rdma_cm", "rdma_ucm", err)
 		}
-		return nil, fmt.Errorf("%w: the kernel has no RDMA device (rdma link shows them)", syscall.ENODEV)
+		return nil, noDevices
 	}
 	ch.fd = int(fd)
 	return ch, nil

@@ -49,6 +49,22 @@ func (e *FileError) Error() string {
 // Unwrap gives the errno.
 func (e *FileError) Unwrap() error { return e.Err }
 
+// Remedy gives what to do; empty if that is not known.
+func (e *FileError) Remedy() string { return e.Hint }
+
+// noDevice is ENODEV with what the kernel has instead.
+type noDevice string
+
+func (e noDevice) Error() string { return syscall.ENODEV.Error() + ": " + string(e) }
+
+// Unwrap gives the errno.
+func (e noDevice) Unwrap() error { return syscall.ENODEV }
+
+// Remedy gives what the kernel has.
+func (e noDevice) Remedy() string { return string(e) }
+
+const noDevices noDevice = "the kernel has no RDMA device (rdma link shows them)"
+
 // fileError explains why a file of the kernel's RDMA stack, which a module serves, cannot
 // be opened.
 func fileError(file, module string, err error) error {

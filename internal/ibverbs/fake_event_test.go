@@ -157,6 +157,9 @@ func TestFakeFullAsync(t *testing.T) {
 	foreign := r.qp(0x44_0000_0004, ib.RC, q, nil).(*qp)
 	// On a context of the connection manager another library may have made it.
 	*(*uintptr)(unsafe.Add(unsafe.Pointer(foreign.c.qp), 8)) = 0x7f1234567890
+	alike := r.qp(0x77_0000_0007, ib.RC, q, nil).(*qp) // and its context may be one of ours
+	*(*uintptr)(unsafe.Add(unsafe.Pointer(alike.c.qp), 8)) = *(*uintptr)(unsafe.Add(unsafe.Pointer(v.c.qp), 8))
+	pa := uintptr(unsafe.Pointer(alike.c.qp))
 	// A queue pair at the address of an older one: the library gives the context of that.
 	older := must(r.pd.CreateQP(driver.QPConfig{Handle: 0x55_0000_0005, Type: ib.RC, SendCQ: q, RecvCQ: q}))(t).(*qp)
 	key := *(*uintptr)(unsafe.Add(unsafe.Pointer(older.c.qp), 8))
@@ -181,6 +184,7 @@ func TestFakeFullAsync(t *testing.T) {
 		{16, pv, driver.AsyncEvent{Type: ib.EventQPLastWQEReached, Handle: 0x22_0000_0002}},
 		{15, ps, driver.AsyncEvent{Type: ib.EventSRQLimitReached, Handle: 0x33_0000_0003}},
 		{1, pf, driver.AsyncEvent{Type: ib.EventQPFatal}},
+		{1, pa, driver.AsyncEvent{Type: ib.EventQPFatal}},
 		{1, pn, driver.AsyncEvent{Type: ib.EventQPFatal}},
 		{10, 2, driver.AsyncEvent{Type: ib.EventPortErr, Port: 2}},
 		{18, 1, driver.AsyncEvent{Type: ib.EventGIDChange, Port: 1}},
@@ -201,7 +205,7 @@ func TestFakeFullAsync(t *testing.T) {
 	if _, ok, err := async.Next(); ok || err != driver.ErrDeviceGone {
 		t.Errorf("after the last: %v, %v", ok, err)
 	}
-	if got, want := f.calls("ibv_ack_async_event")-acked, f.calls("ibv_get_async_event")-fetched; got != want || got != 15 {
+	if got, want := f.calls("ibv_ack_async_event")-acked, f.calls("ibv_get_async_event")-fetched; got != want || got != 16 {
 		t.Errorf("%d acknowledged, %d fetched", got, want)
 	}
 }

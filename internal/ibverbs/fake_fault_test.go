@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/verbena-rdma/verbena/cm"
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/internal/unix"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -157,6 +158,16 @@ func TestFakeFullOpen(t *testing.T) {
 		}
 		if _, err := m.OpenChannel(); !errors.Is(err, c.errno) || !strings.Contains(err.Error(), c.chan_) {
 			t.Errorf("channel, %v: %v", c.errno, err)
+		}
+		// cm adds no remedy of its own where there is one.
+		_, err := cm.NewEventChannel(f.p)
+		if !errors.Is(err, c.errno) || !strings.Contains(err.Error(), c.chan_) {
+			t.Errorf("cm, %v: %v", c.errno, err)
+		}
+		for _, again := range []string{"is the module rdma_ucm loaded?", "(there is no RDMA device)", "credentials changed"} {
+			if strings.Contains(err.Error(), again) {
+				t.Errorf("said twice: %v", err)
+			}
 		}
 		if ok, why := f.p.Active(); ok || !strings.Contains(why, "fake0: ") {
 			t.Error(ok, why)

@@ -186,13 +186,13 @@ func (p *Provider) openError(name, file string, err error) error {
 	}
 	infos, e := p.Devices()
 	if e != nil || len(infos) == 0 {
-		return fmt.Errorf("%w: the kernel has no RDMA device (rdma link shows them)", err)
+		return noDevices
 	}
 	var names []string
 	for _, i := range infos {
 		names = append(names, i.Name)
 	}
-	return fmt.Errorf("%w: the kernel has %s, no %q", err, strings.Join(names, ", "), name)
+	return noDevice(fmt.Sprintf("the kernel has %s, no %q", strings.Join(names, ", "), name))
 }
 
 // Active reports whether any device can be opened and has an active port, and says what

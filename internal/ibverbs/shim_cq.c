@@ -37,22 +37,22 @@ int vb_channel_next(uintptr_t p, uint64_t *handle)
 	struct vb_cq *c;
 	int e;
 
-	// Asked first, as older kernels answer EAGAIN for ever when the device is gone.
-	switch (vb_readable(ch->fd)) {
-	case 0:
-		return EAGAIN;
-	case -1:
-		return ENODEV;
-	}
 	do {
-		errno = 0;
-		e = vb.ibv_get_cq_event(ch, &cq, &context) ? vb_null() : 0;
-	} while (e == EINTR);
-	if (e)
-		return e == EIO ? ENODEV : e;
-	c = vb_kept(context, cq);
-	if (!c) // destroyed meanwhile: there is nothing to acknowledge
-		return vb_channel_next(p, handle);
+		// Asked first, as older kernels answer EAGAIN for ever when the device is gone.
+		switch (vb_readable(ch->fd)) {
+		case 0:
+			return EAGAIN;
+		case -1:
+			return ENODEV;
+		}
+		do {
+			errno = 0;
+			e = vb.ibv_get_cq_event(ch, &cq, &context) ? vb_null() : 0;
+		} while (e == EINTR);
+		if (e)
+			return e == EIO ? ENODEV : e;
+		c = vb_kept(context, cq);
+	} while (!c); // destroyed meanwhile: there is nothing to acknowledge
 	*handle = c->handle;
 	if (++c->unacked >= ACK_BATCH) {
 		vb.ibv_ack_cq_events(c->cq, c->unacked);
