@@ -1,0 +1,47 @@
+package rdma_test
+
+import (
+	"io"
+	"testing"
+
+	rdma "github.com/verbena-rdma/verbena"
+)
+
+// TestC279_Allocs: Read and Write allocate nothing, blocked or not.
+func TestC279_Allocs(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	for _, m := range modes {
+		t.Run(m.name, func(t *testing.T) {
+			cfg := rdma.Config{Compatible: m.compatible}
+			l := &rig{place: onLoopback(t), server: cfg, client: cfg}
+			s, c := l.pair(t)
+			defer closeBoth(s, c)
+			go io.Copy(s, s)
+			for _, size := range []int{1, 1000, 100000} {
+				p := make([]byte, size)
+				turn := func() {
+					writes(t, c, p)
+					for n := 0; n < size; {
+						m, err := c.Read(p[n:])
+						if err != nil {
+							t.Fatal(err)
+						}
+						n += m
+					}
+				}
+				for range 50 {
+					turn()
+				}
+				if n := testing.AllocsPerRun(200, turn); n >= 1 {
+					t.Errorf("%d bytes: %v allocations for a Write and a Read", size, n)
+				}
+			}
+			var b [10]byte
+			if n := testing.AllocsPerRun(100, func() { c.TryRead(b[:]) }); n != 0 {
+				t.Errorf("TryRead in vain: %v allocations", n)
+			}
+		})
+	}
+}
