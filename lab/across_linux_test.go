@@ -36,8 +36,8 @@ const acrossNetwork = `
 
 var acrossAddr = struct{ kernel4, kernel6, soft4, soft6 string }{"10.8.0.1", "fd00:8::1", "10.8.0.2", "fd00:8::2"}
 
-// across gives both providers.
-func across(t *testing.T) (kernel *ibverbs.Provider, soft *softroce.Provider) {
+// acrossGuest makes the network, once.
+func acrossGuest(t *testing.T) *place {
 	t.Helper()
 	guest := inGuest(t)
 	if os.Getenv("LAB_ACROSS") == "" {
@@ -46,6 +46,13 @@ func across(t *testing.T) (kernel *ibverbs.Provider, soft *softroce.Provider) {
 	if _, err := os.Stat("/sys/class/net/kernel0"); err != nil {
 		guest.must(t, "sh", "-ec", acrossNetwork)
 	}
+	return guest
+}
+
+// across gives both providers.
+func across(t *testing.T) (kernel *ibverbs.Provider, soft *softroce.Provider) {
+	t.Helper()
+	acrossGuest(t)
 	kernel, err := ibverbs.New()
 	if err != nil {
 		t.Fatal(err)

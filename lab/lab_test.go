@@ -108,6 +108,7 @@ const inTheGuest = `status=0
 	LAB_ROLE=agent /mnt/lab.test || status=1
 	/mnt/ibverbs.test -test.v -test.timeout 5m -test.skip ABI || status=1
 	/mnt/lab.test -test.v -test.timeout 15m -test.run "^TestGuest" || status=1
+	LAB_ACROSS=1 /mnt/lab.test -test.v -test.timeout 15m -test.run "^TestAcross" || status=1
 	exit $status`
 
 // onTheHost is what is done beside it.
@@ -142,7 +143,7 @@ func TestLab(t *testing.T) {
 			if out, err := vm(t, kernel, "prepare"); err != nil {
 				declined(t, must, fmt.Sprintf("kernel %s cannot be had: %v\n%s", kernel, err, out))
 			}
-			out, err := vm(t, kernel, "-s", dir, "-t", "1800", "-H", onTheHost, "run", "bash", "-c", inTheGuest)
+			out, err := vm(t, kernel, "-s", dir, "-t", "2400", "-H", onTheHost, "run", "bash", "-c", inTheGuest)
 			passed := report(t, out)
 			for _, name := range []string{"TestOperations", "TestGuestConformance/C-202_EventOrder", "TestHostRping/RpingServes/IPv6", "TestHostC118_Grid/Loss/4096/IPv6"} {
 				if !passed[name] {

@@ -34,6 +34,9 @@ func exchange(t *testing.T, server, client end) {
 	ctx, cancel := context.WithTimeout(t.Context(), 90*time.Second)
 	defer cancel()
 	s := server.at.start(ctx, t, server.args...)
+	if server.stays {
+		until(ctx, t, s, "serving on")
+	}
 	var c *program
 	for {
 		c = client.at.start(ctx, t, client.args...)
@@ -63,8 +66,6 @@ func exchange(t *testing.T, server, client end) {
 	}{{s, server.shows}, {c, client.shows}} {
 		if out := x.p.out.String(); !strings.Contains(out, x.want) {
 			t.Errorf("%s does not say %q:\n%s", x.p.name, x.want, out)
-		} else {
-			t.Logf("%s:\n%s", x.p.name, out)
 		}
 	}
 }
@@ -100,5 +101,21 @@ func rping(t *testing.T, ours, theirs *place) {
 				end{at: ours, args: []string{verbena, "ping", "-listen", f.of(ours)}, stays: true},
 				end{at: theirs, args: []string{"rping", "-c", "-a", f.of(ours), "-C", n, "-S", s, "-V", "-v"}, shows: "ping data: " + last})
 		})
+	}
+}
+
+// until waits until a program has said something.
+func until(ctx context.Context, t *testing.T, p *program, what string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for !strings.Contains(p.out.String(), what) {
+		select {
+		case err := <-p.done:
+			t.Fatalf("%s ended: %v\n%s", p.name, err, p.out.String())
+		case <-ctx.Done():
+			t.Fatalf("%s never says %q:\n%s", p.name, what, p.out.String())
+		case <-time.After(10 * time.Millisecond):
+		}
 	}
 }
