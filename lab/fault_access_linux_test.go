@@ -1,0 +1,123 @@
+package lab_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// faultVerbena runs the tool on the other host of the network, where the kernel's device
+// has not taken the UDP port. prepare is a shell script that runs before, in a mount
+// namespace of its own; wrap are programs before the tool.
+func faultVerbena(t *testing.T, prepare string, wrap []string, args ...string) (out string, err error) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := []string{"ip", "netns", "exec", faultNS, "unshare", "-m", "sh", "-c", prepare + "\nexec \"$@\"", "sh"}
+	all = append(all, wrap...)
+	all = append(all, filepath.Join(filepath.Dir(self), "verbena"))
+	cmd := exec.Command(all[0], append(all[1:], args...)...)
+	b, err := cmd.CombinedOutput()
+	t.Logf("%s; %v verbena %v: %v\n%s", prepare, wrap, args, err, b)
+	return string(b), err
+}
+
+var faultNobody = []string{"setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"}
+
+// TestGuestFaultAccess: what a host may lack is named, with the way to mend it, and
+// programs that do not ask for the kernel's devices get the embedded one, and why.
+func TestGuestFaultAccess(t *testing.T) {
+	faultNet(t)
+	const hide = "mount -t tmpfs none /dev/infiniband"
+	for _, c := range []struct {
+		name, prepare string
+		wrap          []string
+		why           []string // parts of what ping says of its provider
+		say           []string // parts of what devices says
+		mend          bool
+	}{
+		{"NoFiles", hide, nil, []string{"soft: embedded device: the kernel has no RDMA device"}, []string{"the device's file is missing", "pass /dev/infiniband in"}, true},
+		{"NoPermission", hide + "; for d in rdma_cm uverbs0 uverbs1; do mknod -m 600 /dev/infiniband/$d c $(cat /sys/class/*/$d/dev | head -1 | tr : ' '); done", faultNobody,
+			[]string{"soft: embedded device: no active port", "permission denied"}, []string{"/dev/infiniband/uverbs", "permission denied", "chmod a+rw"}, true},
+		{"NoLibrary", "mount --bind /dev/null $(readlink -f /usr/lib/*/libibverbs.so.1)", nil,
+			[]string{"soft: embedded device: ibverbs: no RDMA libraries: tried libibverbs.so.1"}, []string{"no RDMA libraries", "install the libraries"}, true},
+		{"NoManager", "mount --bind /dev/null $(readlink -f /usr/lib/*/librdmacm.so.1)", nil,
+			nil, []string{"no connection manager: tried librdmacm.so.1", "install the libraries"}, true},
+		{"NoLibraryAsNobody", "mount --bind /dev/null $(readlink -f /usr/lib/*/libibverbs.so.1)", faultNobody,
+			[]string{"soft: embedded device: ibverbs: no RDMA libraries"}, []string{"install the libraries"}, true},
+		{"Nobody", "true", faultNobody, nil, []string{faultRXE, "ACTIVE", "default   kernel"}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			out, err := faultVerbena(t, c.prepare, c.wrap, "devices")
+			if err != nil {
+				t.Error(err)
+			}
+			for _, part := range c.say {
+				if !strings.Contains(out, part) {
+					t.Errorf("devices does not say %q", part)
+				}
+			}
+			if c.mend != strings.Contains(out, "to mend: ") {
+				t.Errorf("to mend: %v", !c.mend)
+			}
+			if out, err = faultVerbena(t, c.prepare, append([]string{"env", kernelEnv}, c.wrap...), "ping", "-n", "1"); c.why != nil && (err == nil || strings.Contains(out, "panic")) {
+				t.Error("a ping with the kernel's devices succeeds")
+			}
+			if c.why == nil {
+				return
+			}
+			out, err = faultVerbena(t, c.prepare, c.wrap, "ping", "-n", "2", "-interval", "0")
+			if err != nil {
+				t.Error(err)
+			}
+			for _, part := range c.why {
+				if !strings.Contains(out, part) {
+					t.Errorf("ping does not say %q", part)
+				}
+			}
+		})
+	}
+}
+
+// TestGuestFaultMemlock: an ordinary user with a small limit of locked memory is told of it
+// when a registration is too large; small ones work, and so does ping.
+func TestGuestFaultMemlock(t *testing.T) {
+	faultNet(t)
+	const limit = "--memlock=65536:65536"
+	user := append([]string{"prlimit", limit}, faultNobody...)
+	p := faultStart(t, "process", faultOrders{Pin: 1 << 20}, kernelEnv, user...)
+	said := p.until(2*faultLimit, "pinned 65536")
+	if !strings.Contains(said, "not pinned ENOMEM: ") || !strings.Contains(said, "RLIMIT_MEMLOCK is 64 KiB") {
+		t.Errorf("a registration of 1 MiB: %s", said)
+	}
+	p.expect(faultLimit, "done")
+
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	verbena := filepath.Join(filepath.Dir(self), "verbena")
+	server := exec.Command(user[0], append(user[1:], verbena, "ping", "-size", "4096", "-listen", faultHere+":7008")...) // by default it takes all that the limit allows
+	server.Env = append(os.Environ(), kernelEnv)
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { server.Process.Kill(); server.Wait() })
+	client := append(append([]string{}, user...), verbena, "ping", "-n", "3", "-tcp=false", "-interval", "0", faultHere+":7008")
+	for try := 0; ; try++ {
+		cmd := exec.Command(client[0], client[1:]...)
+		cmd.Env = append(os.Environ(), kernelEnv)
+		out, err := cmd.CombinedOutput()
+		if err == nil {
+			t.Logf("%s", out)
+			return
+		}
+		if try == 20 { // each takes a while; the server needs one
+			t.Fatalf("%v\n%s", err, out)
+		}
+	}
+}

@@ -1,0 +1,99 @@
+package lab_test
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+const faultLimit = 15 * time.Second // for what takes a second: an emulated machine is slow
+
+// TestGuestFaultC191_C230_Removal: rdma link del ends connections, listeners, readers of
+// asynchronous events and those who wait for completions, with ErrDeviceGone. It
+// returns when all is closed, though the process lives on, and the process finds the
+// device that is made after it.
+//
+// This kernel's driver cannot take a device from its users: asynchronous events and
+// completion channels never tell. The library does, as the connection manager knows.
+func TestGuestFaultC191_C230_Removal(t *testing.T) {
+	for _, idle := range []bool{false, true} {
+		t.Run(map[bool]string{false: "Traffic", true: "Idle"}[idle], func(t *testing.T) {
+			faultNet(t)
+			server := faultStart(t, "server", faultOrders{Serve: faultHere + ":7003", Events: true, Cycles: 1}, kernelEnv)
+			server.expect(faultLimit, "ready ")
+			client := faultStart(t, "client", faultOrders{Dial: faultHere + ":7003", Idle: idle, Cycles: 2, Events: true, Bystand: true, Reopen: true}, kernelEnv)
+			client.expect(faultLimit, "connected")
+			del := exec.Command("timeout", "60", "rdma", "link", "del", faultRXE)
+			if err := del.Start(); err != nil {
+				t.Fatal(err)
+			}
+			for _, p := range []*faultProcess{server, client} {
+				said := p.until(faultLimit, "used ")
+				for _, want := range []string{"async DEVICE_FATAL", "async gone", "ended gone: "} {
+					// The server's peer may have said goodbye before its own id was told.
+					if !strings.Contains(said, want) && !(p == server && want == "ended gone: " && strings.Contains(said, "ended EOF: ")) {
+						t.Errorf("%s: no %q", p.name, want)
+					}
+				}
+				if p == client && !strings.Contains(said, "bystander gone: ") {
+					t.Errorf("who waited without a connection was not told")
+				}
+				if strings.Contains(said, "fault: close ") {
+					t.Errorf("%s: an object could not be closed", p.name)
+				}
+			}
+			server.expect(faultLimit, "ended gone: ") // its listener
+			if err := del.Wait(); err != nil {
+				t.Fatalf("rdma link del: %v", err)
+			}
+			select {
+			case <-client.ended:
+				t.Fatal("the client has ended, so this shows nothing")
+			default:
+			}
+			sh(t, "timeout 60 rdma link add "+faultRXE+" type rxe netdev fault0")
+			client.expect(faultLimit, "again")
+		})
+	}
+}
+
+// TestGuestFaultC191_Removals: a process that sees its device removed and made again, many
+// times, keeps nothing of the old ones.
+func TestGuestFaultC191_Removals(t *testing.T) {
+	faultNet(t)
+	const cycles = 6
+	p := faultStart(t, "process", faultOrders{Self: faultHere + ":7004", Cycles: cycles, Events: true}, kernelEnv)
+	var first, last faultUse
+	for i := range cycles {
+		p.expect(4*faultLimit, "connected")
+		sh(t, "timeout 60 rdma link del "+faultRXE+" && timeout 60 rdma link add "+faultRXE+" type rxe netdev fault0")
+		if last = p.used(faultLimit); i == 1 {
+			first = last
+		}
+	}
+	p.grown(first, last)
+}
+
+// TestGuestFaultC012_Link: the port's events come when the link goes down and up. This kernel
+// fails the request that finds no route at once (LOC_QP_OP_ERR); a device that retries would
+// give RETRY_EXC_ERR. Afterwards the same processes connect again.
+func TestGuestFaultC012_Link(t *testing.T) {
+	faultNet(t)
+	server := faultStart(t, "server", faultOrders{Serve: faultHere + ":7005", Events: true, Timeout: 67 * time.Millisecond, Retries: 3}, kernelEnv)
+	server.expect(faultLimit, "ready ")
+	client := faultStart(t, "client", faultOrders{Dial: faultHere + ":7005", Cycles: 2, Events: true, Reopen: true, Timeout: 67 * time.Millisecond, Retries: 3}, kernelEnv)
+	client.expect(faultLimit, "connected")
+	sh(t, "ip link set fault0 down")
+	said := client.until(faultLimit, "used ")
+	if !strings.Contains(said, "ended LOC_QP_OP_ERR: ") && !strings.Contains(said, "ended RETRY_EXC_ERR: ") {
+		t.Error("the connection did not end as it should")
+	}
+	if !strings.Contains(said, "async PORT_ERR 1 DOWN") {
+		client.expect(faultLimit, "async PORT_ERR 1 DOWN")
+	}
+	server.expect(faultLimit, "async PORT_ERR 1 DOWN")
+	sh(t, "ip link set fault0 up")
+	client.expect(faultLimit, "async PORT_ACTIVE 1 ACTIVE")
+	server.expect(faultLimit, "async PORT_ACTIVE 1 ACTIVE")
+}
