@@ -103,12 +103,14 @@ func goTool(t *testing.T, cgo string, args ...string) {
 }
 
 // inTheGuest is what a guest does: first it starts programs for the tests on the host's
-// side, then it runs its own.
+// side, then it runs its own; last, and with both providers in one process, that part of
+// the suite for which it matters who is on the other side: queue pairs, reliable
+// connections, the connection manager.
 const inTheGuest = `status=0
 	LAB_ROLE=agent /mnt/lab.test || status=1
 	/mnt/ibverbs.test -test.v -test.timeout 5m -test.skip ABI || status=1
 	/mnt/lab.test -test.v -test.timeout 15m -test.run "^TestGuest" || status=1
-	LAB_ACROSS=1 /mnt/lab.test -test.v -test.timeout 15m -test.run "^TestAcross" || status=1
+	LAB_ACROSS=1 /mnt/lab.test -test.v -test.timeout 15m -test.run "^TestAcross/.*/^C-(0[7-9]|1[0-4]|19|2[0-3])" || status=1
 	exit $status`
 
 // onTheHost is what is done beside it.
@@ -145,7 +147,8 @@ func TestLab(t *testing.T) {
 			}
 			out, err := vm(t, kernel, "-s", dir, "-t", "2400", "-H", onTheHost, "run", "bash", "-c", inTheGuest)
 			passed := report(t, out)
-			for _, name := range []string{"TestOperations", "TestGuestConformance/C-202_EventOrder", "TestHostRping/RpingServes/IPv6", "TestHostC118_Grid/Loss/4096/IPv6"} {
+			for _, name := range []string{"TestOperations", "TestGuestConformance/C-202_EventOrder", "TestHostRping/RpingServes/IPv6", "TestHostC118_Grid/Loss/4096/IPv6",
+				"TestAcross/KernelToSoft/C-091_SendRecv", "TestAcross/SoftToKernel/C-202_EventOrder", "TestAcrossWithoutCgo"} {
 				if !passed[name] {
 					t.Errorf("%s did not pass", name)
 				}
