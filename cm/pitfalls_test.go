@@ -110,8 +110,10 @@ func TestP18_FetchBesideDestroy(t *testing.T) {
 				}
 			}
 		}
-		run(rnd.IntN(4), fetch(ch))
-		run(rnd.IntN(4), fetch(lch))
+		for range 2 {
+			run(rnd.IntN(4), fetch(ch))
+			run(rnd.IntN(4), fetch(lch))
+		}
 		run(rnd.IntN(8), func() { qp.Close() })
 		run(rnd.IntN(8), func() { cqp.Close() })
 		if order&1 != 0 {

@@ -40,8 +40,9 @@ func TestP25_SharedQueueWithoutLastEvent(t *testing.T) {
 				}
 				qp, err := pd.CreateQP(verbs.QPConfig{SendCQ: cq, SRQ: srq, MaxSendWR: 4})
 				ok(err)
-				ok(qp.Modify(&verbs.QPAttr{State: ib.StateInit, Port: 1}, ib.AttrState|ib.AttrPKeyIndex|ib.AttrPort|ib.AttrAccess))
+				ready(t, qp)
 				sqp := ctx.QP(-1)
+				ok(qp.PostSend(verbs.SendWR{ID: 99, Opcode: ib.OpSend}))
 				if !flushes {
 					sqp.NeverFlush()
 				}
@@ -75,7 +76,7 @@ func TestP25_SharedQueueWithoutLastEvent(t *testing.T) {
 				// The receives serve the next.
 				next, err := pd.CreateQP(verbs.QPConfig{SendCQ: cq, SRQ: srq, MaxSendWR: 4})
 				ok(err)
-				ok(next.Modify(&verbs.QPAttr{State: ib.StateInit, Port: 1}, ib.AttrState|ib.AttrPKeyIndex|ib.AttrPort|ib.AttrAccess))
+				ready(t, next)
 				ctx.QP(-1).CompleteRecv(3, scripted.Received(8), false)
 				var dst [8]verbs.WC
 				n, err := cq.Poll(dst[:])
@@ -90,6 +91,29 @@ func TestP25_SharedQueueWithoutLastEvent(t *testing.T) {
 					t.Errorf("contract: %s", v)
 				}
 			})
+		}
+	}
+}
+
+// ready moves a queue pair to RTS.
+func ready(t *testing.T, qp *verbs.QP) {
+	t.Helper()
+	a := verbs.QPAttr{
+		Port: 1, PathMTU: ib.MTU1024, DestQPN: 0x77, RQPSN: 5, SQPSN: 6,
+		AH:          verbs.AHAttr{DGID: ib.GID{10: 0xFF, 11: 0xFF, 12: 10, 15: 2}, SGIDIndex: 1, Global: true, Port: 1},
+		MaxRDAtomic: 4, MaxDestRDAtomic: 4, MinRNRTimer: time.Millisecond, Timeout: 67 * time.Millisecond, RetryCount: 7, RNRRetry: 7,
+	}
+	for _, step := range []struct {
+		s ib.QPState
+		m ib.QPAttrMask
+	}{
+		{ib.StateInit, ib.AttrPKeyIndex | ib.AttrPort | ib.AttrAccess},
+		{ib.StateRTR, ib.AttrAV | ib.AttrPathMTU | ib.AttrDestQPN | ib.AttrRQPSN | ib.AttrMaxDestRDAtomic | ib.AttrMinRNRTimer},
+		{ib.StateRTS, ib.AttrTimeout | ib.AttrRetryCount | ib.AttrRNRRetry | ib.AttrSQPSN | ib.AttrMaxRDAtomic},
+	} {
+		a.State = step.s
+		if err := qp.Modify(&a, ib.AttrState|step.m); err != nil {
+			t.Fatal(err)
 		}
 	}
 }
