@@ -156,6 +156,7 @@ type side struct {
 	signals   int
 	credits   int // messages that only told credits
 	regions   int // lent
+	lends     int // how often
 	maxPosted int
 
 	// The user.
@@ -212,8 +213,9 @@ func (s *side) pump() {
 				break
 			}
 			s.regions--
-			for i := range s.mems[r] {
-				s.mems[r][i] = 0xDD
+			gone := s.mems[r]
+			for i := range gone {
+				gone[i] = 0xDD
 			}
 			delete(s.mems, r)
 			if k, ok := s.keys[r]; ok {
@@ -304,6 +306,7 @@ func (s *side) lendMemory(size, count int) Region {
 		s.register(m.Addr, m.RKey, m.Mem)
 	}
 	s.regions++
+	s.lends++
 	return r
 }
 
