@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"slices"
@@ -25,6 +26,9 @@ type comparison struct {
 
 const guestAddr = "10.9.0.2"
 
+// count of messages: an emulated guest takes milliseconds for each.
+const count = 300
+
 // compare measures every pair once a round, so that whatever disturbs the machine disturbs
 // both, and prints the median of the ratios and their range.
 func compare(rounds int) error {
@@ -36,21 +40,21 @@ func compare(rounds int) error {
 	}
 	all := []*comparison{
 		{name: "2-byte SEND latency, polling, µs", target: "≤ 1.15",
-			ours: us(sendLat, 2, 1000, false), theirs: perftest("ib_send_lat", 4, "-s", "2", "-n", "1000")},
+			ours: us(sendLat, 2, count, false), theirs: perftest("ib_send_lat", 4, "-s", "2", "-n", strconv.Itoa(count))},
 		{name: "2-byte SEND latency, events, µs", target: "≤ 1.0",
-			ours: us(sendLat, 2, 1000, true), theirs: perftest("ib_send_lat", 4, "-s", "2", "-n", "1000", "-e")},
+			ours: us(sendLat, 2, count, true), theirs: perftest("ib_send_lat", 4, "-s", "2", "-n", strconv.Itoa(count), "-e")},
 		{name: "64 KiB SEND, MiB/s", target: "≥ 0.95",
-			ours: us(sendBW, 65536, 1000, false), theirs: perftest("ib_send_bw", 3, "-s", "65536", "-n", "1000")},
+			ours: us(sendBW, 65536, count, false), theirs: perftest("ib_send_bw", 3, "-s", "65536", "-n", strconv.Itoa(count))},
 		{name: "64 KiB WRITE, MiB/s", target: "≥ 0.95",
-			ours: us(writeBW, 65536, 1000, false), theirs: perftest("ib_write_bw", 3, "-s", "65536", "-n", "1000")},
+			ours: us(writeBW, 65536, count, false), theirs: perftest("ib_write_bw", 3, "-s", "65536", "-n", strconv.Itoa(count))},
 		{name: "64 KiB READ, MiB/s", target: "≥ 0.95",
-			ours: us(readBW, 65536, 1000, false), theirs: perftest("ib_read_bw", 3, "-s", "65536", "-n", "1000")},
+			ours: us(readBW, 65536, count, false), theirs: perftest("ib_read_bw", 3, "-s", "65536", "-n", strconv.Itoa(count))},
 		{name: "64 KiB WRITE, embedded : rxe, MiB/s, events", target: "≥ 2",
 			ours: func() (float64, error) {
 				return ourPair([]string{"ip", "netns", "exec", "perf"}, "VERBENA_PROVIDER=soft", "127.0.0.1",
-					options{test: writeBW, size: 65536, n: 1000, depth: 128, events: true})
+					options{test: writeBW, size: 65536, n: count, depth: 128, events: true})
 			},
-			theirs: us(writeBW, 65536, 1000, true)},
+			theirs: us(writeBW, 65536, count, true)},
 	}
 	if out, err := exec.Command("sh", "-c", "ip netns add perf && ip -n perf link set lo up").CombinedOutput(); err != nil {
 		return fmt.Errorf("network namespace: %w: %s", err, out)
@@ -64,6 +68,10 @@ func compare(rounds int) error {
 			for i := range runs {
 				k := (i + round) % 2 // who is first changes
 				v, err := runs[k]()
+				for try := 0; err != nil && try < 3; try++ {
+					// perftest finds no clock (its times are infinite) on a busy machine.
+					v, err = runs[k]()
+				}
 				if err != nil {
 					failed = append(failed, fmt.Errorf("%s, round %d: %w", c.name, round, err))
 					ok = false
@@ -187,7 +195,7 @@ func number(out string, column int) (float64, error) {
 		if _, err := strconv.Atoi(f[0]); err != nil {
 			continue
 		}
-		if x, err := strconv.ParseFloat(f[column], 64); err == nil {
+		if x, err := strconv.ParseFloat(f[column], 64); err == nil && x > 0 && !math.IsInf(x, 0) {
 			v, found = x, true
 		}
 	}
