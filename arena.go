@@ -36,7 +36,7 @@ type piece struct {
 }
 
 const (
-	arenaPage = 4 << 10
+	arenaPage = 1 << 10
 	slabSize  = 1 << 20
 )
 

@@ -70,7 +70,7 @@ func (m *connMemory) free(h *hub) {
 
 const (
 	// firstSend is the send buffer of connections that write little at a time.
-	firstSend = arenaPage
+	firstSend = 2 << 10
 	// mostLent bounds the memory that a hub lends to connections in bulk transfer. It is a
 	// bound of the whole, beside Config.RecvBuf for each.
 	mostLent = 1 << 30

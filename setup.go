@@ -19,7 +19,7 @@ import (
 const (
 	sendQueue       = 16
 	recvQueue       = 32
-	recvQueueUnsure = 64 // of a dialer, whose peer may be a C program
+	recvQueueUnsure = 32 // of a dialer, whose peer may be a C program
 	queueRsockets   = 384
 
 	// The receives that Verbena begins with: most small exchanges need no more.
@@ -246,6 +246,7 @@ func connect(ctx context.Context, cfg *Config, route *cm.Route) (c *Conn, err er
 		return nil, err
 	}
 	c.hub.add(c)
+	c.hub.role.recall() // whoever waits for completions also reads what the peer's manager says
 	conn, err := route.Connect(ctx, h.param())
 	if err != nil {
 		h.discard()

@@ -45,7 +45,7 @@ type port struct {
 
 func (p *port) init(d *device) {
 	p.d = d
-	p.interfaces = netio.Interfaces
+	p.interfaces = freshInterfaces(netio.Interfaces)
 	p.active = true
 	p.fixed = slices.Clone(d.cfg.Addrs)
 }
