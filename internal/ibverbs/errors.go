@@ -121,7 +121,7 @@ func (e *lackError) Is(target error) bool {
 }
 
 var lacking = [...]error{
-	C.VB_NO_LIBRARY - C.VB_NO_LIBRARY:    errNil,
+	0:                                    errNil, // VB_NO_LIBRARY
 	C.VB_NO_DATA_PATH - C.VB_NO_LIBRARY:  &lackError{"the device's library has no operations to post and to poll (ibv_post_send, ibv_post_recv, ibv_poll_cq, ibv_req_notify_cq)"},
 	C.VB_NO_SRQ_POST - C.VB_NO_LIBRARY:   &lackError{"the device's library has no shared receive queues (ibv_post_srq_recv)"},
 	C.VB_NO_IOVA - C.VB_NO_LIBRARY:       &lackError{"libibverbs is too old for a region that has another address for peers (it has no ibv_reg_mr_iova)"},

@@ -101,6 +101,9 @@ func TestFakeFullDeadDescriptors(t *testing.T) {
 					f.kill(must(n.FD())(t), "", false)
 				}
 			}
+			for _, n := range []string{"ibv_get_cq_event", "ibv_get_async_event", "rdma_get_cm_event"} {
+				f.fail(n, syscall.EAGAIN, 0)
+			}
 			for range 3 {
 				if _, ok, err := r.ch.Next(); ok || err != driver.ErrDeviceGone {
 					t.Errorf("channel: %v, %v", ok, err)
@@ -108,8 +111,7 @@ func TestFakeFullDeadDescriptors(t *testing.T) {
 				if _, ok, err := r.ctx.Async().Next(); ok || err != driver.ErrDeviceGone {
 					t.Errorf("async: %v, %v", ok, err)
 				}
-				_, ok, err := cmch.Next()
-				if ok || err == nil {
+				if _, ok, err := cmch.Next(); ok || err != driver.ErrDeviceGone {
 					t.Errorf("cm: %v, %v", ok, err)
 				}
 			}

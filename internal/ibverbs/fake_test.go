@@ -77,8 +77,6 @@ func TestFake(t *testing.T) {
 type fakeBuild struct {
 	cc, dir string
 	rows    []symbolRow
-
-	full func() error // makes the complete libraries, once
 }
 
 // symbolRow is a function of lib.h.
