@@ -163,7 +163,7 @@ func (e *Engine) Next(now time.Duration, op *Op) bool {
 	if e.end.over || e.end.gone || e.out.free() == 0 {
 		return false
 	}
-	*op = Op{}
+	op.N, op.DataN = 0, 0 // the rest is set where it is used
 	if e.v != nil {
 		return e.v.next(op)
 	}

@@ -73,7 +73,8 @@ type Loc struct {
 	Off, Len uint32
 }
 
-// Op is a request to post on the send queue, in the order in which Next gave them.
+// Op is a request to post on the send queue, in the order in which Next gave them. What
+// the opcode does not use, and Data beyond DataN, may have any value.
 type Op struct {
 	// ID comes back in Sent. Ids count up from 1, without gaps.
 	ID     uint64
