@@ -235,10 +235,10 @@ func TestMigrateStorm(t *testing.T) {
 			l := newLoop(t, event.Config{Backend: b})
 			chs[i] = r.channel()
 			get[*event.Watch](t)(l.CM(chs[i], func(ev cm.Event) {
-				seen.Add(1)
 				if err := ev.ID.Migrate(chs[1-i]); err != nil {
 					t.Error(err)
 				}
+				seen.Add(1)
 			}))
 			running(t, l)
 		}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -532,7 +533,11 @@ func TestRecheckIsQuiet(t *testing.T) {
 		polls := r.p.Count("poll")
 		_, err = l.Turn(40 * time.Millisecond)
 		must(t, err)
-		if k := r.p.Count("poll") - polls; k > 2*10 {
+		most := 2 * 10
+		if strings.Contains(t.Name(), "/waits/") {
+			most = 0
+		}
+		if k := r.p.Count("poll") - polls; k > most {
 			t.Errorf("%d polls in silence", k)
 		}
 	})

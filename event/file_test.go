@@ -211,6 +211,26 @@ func TestReusedDescriptor(t *testing.T) {
 	}
 }
 
+// TestStaleWhenReady: what is found ready and is another file by now ends its watch in the same
+// turn, without the looks of the re-check.
+func TestStaleWhenReady(t *testing.T) {
+	for _, b := range backends {
+		t.Run(b.String(), func(t *testing.T) {
+			l := newLoop(t, event.Config{Backend: b, Recheck: -1})
+			fd := get[int](t)(unix.Eventfd())
+			defer unix.Close(fd)
+			dup := get[int](t)(unix.Dup(fd)) // so that epoll reports it still
+			defer unix.Close(dup)
+			signal(t, fd)
+			get[*event.Watch](t)(l.File(fd, event.Readable, func(event.Mask) { t.Error("called for another file") }))
+			replace(t, fd)
+			_, err := l.Turn(0)
+			is(t, err, net.ErrClosed, "turn")
+			turn(t, l, 0)
+		})
+	}
+}
+
 // TestReusedNumberIsWatched: the number is given to a new watch before the loop has noticed
 // that the old file is closed.
 func TestReusedNumberIsWatched(t *testing.T) {
@@ -280,6 +300,43 @@ func TestFileOfOneTurn(t *testing.T) {
 		if !slices.Equal(order.log, []string{"0", "2"}) {
 			t.Error(order.log)
 		}
+	})
+}
+
+// TestManyReady: a turn sees all that is ready, each once, in the order of registration, however
+// many there are.
+func TestManyReady(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, b event.Backend) {
+		l := newLoop(t, event.Config{Backend: b})
+		var got, want []int
+		for i := range 150 {
+			fd := eventfd(t)
+			signal(t, fd)
+			get[*event.Watch](t)(l.File(fd, event.Readable, func(event.Mask) { got = append(got, i) }))
+			want = append(want, i)
+		}
+		for range 3 {
+			got = nil
+			turn(t, l, len(want))
+			if !slices.Equal(got, want) {
+				t.Errorf("called: %v", got)
+			}
+		}
+	})
+}
+
+// TestSelfWatch: a loop that watches itself, or two that watch each other, are refused.
+func TestSelfWatch(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, b event.Backend) {
+		l, m := newLoop(t, event.Config{Backend: b}), newLoop(t, event.Config{Backend: b})
+		none := func(event.Mask) {}
+		_, err := l.File(get[int](t)(l.FD()), event.Readable, none)
+		is(t, err, syscall.EINVAL, "itself")
+		get[*event.Watch](t)(l.File(get[int](t)(m.FD()), event.Readable, none))
+		_, err = m.File(get[int](t)(l.FD()), event.Readable, none)
+		is(t, err, syscall.ELOOP, "each other")
 	})
 }
 

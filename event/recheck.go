@@ -120,6 +120,9 @@ func (l *Loop) tick() {
 		return
 	}
 	for s := r.suspects.first; s != nil && s.look.at <= now; s = r.suspects.first {
+		if s.ch.drain(); s.look.in != &r.suspects {
+			continue // the event has come
+		}
 		r.remove(s)
 		if s.w.closed.Load() {
 			continue
