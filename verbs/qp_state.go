@@ -140,7 +140,7 @@ func (qp *QP) checkValues(a *QPAttr, m ib.QPAttrMask) (*PortAttr, error) {
 		return nil, no("Timeout %v is not in 0..%v", a.Timeout, maxAckTimeout)
 	case m&ib.AttrMinRNRTimer != 0 && (a.MinRNRTimer < 0 || a.MinRNRTimer > maxRNRTimer):
 		return nil, no("MinRNRTimer %v is not in 0..%v", a.MinRNRTimer, maxRNRTimer)
-	case m&ib.AttrAccess != 0 && a.Access&^(ib.LocalWrite|remoteAccess|ib.MWBind) != 0:
+	case m&ib.AttrAccess != 0 && a.Access&^(ib.LocalWrite|remoteAccess|ib.MWBind|d.flushAccess()) != 0:
 		return nil, no("Access %v has bits that are not for queue pairs", a.Access)
 	}
 	if m&(ib.AttrPort|ib.AttrPathMTU|ib.AttrAV) == 0 {
@@ -240,3 +240,15 @@ func (qp *QP) observe(a *QPAttr) {
 
 // errLeft is the cause if nothing but the state is known.
 var errLeft = errors.New("verbs: the device reports the error state")
+
+// flushAccess is what a queue pair may give beyond the usual: Linux' connection manager
+// (from 6.2 on) gives every peer the right to FLUSH if the device has it.
+func (d *Device) flushAccess() (a ib.Access) {
+	if d.limits.Caps&ib.CapFlushGlobal != 0 {
+		a |= ib.FlushGlobal
+	}
+	if d.limits.Caps&ib.CapFlushPersistent != 0 {
+		a |= ib.FlushPersistent
+	}
+	return a
+}
