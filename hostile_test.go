@@ -120,7 +120,9 @@ func TestC295_BadHellos(t *testing.T) {
 		{"buffer that wraps", set(24, 255, 255, 255, 255, 255, 255, 255, 255)},
 		{"extension of version 0", func(b []byte) []byte { return append(b[:40], 'V', 'R', 'B', '1', 0, 0, 12, 9, 1, 2, 3, 4, 5, 6, 7, 8) }},
 		{"extension without credits", func(b []byte) []byte { return append(b[:40], 'V', 'R', 'B', '1', 1, 0, 0, 9, 1, 2, 3, 4, 5, 6, 7, 8) }},
-		{"extension with a size of 2^255", func(b []byte) []byte { return append(b[:40], 'V', 'R', 'B', '1', 1, 0, 12, 255, 1, 2, 3, 4, 5, 6, 7, 8) }},
+		{"extension with a size of 2^255", func(b []byte) []byte {
+			return append(b[:40], 'V', 'R', 'B', '1', 1, 0, 12, 255, 1, 2, 3, 4, 5, 6, 7, 8)
+		}},
 	} {
 		_, err := dialRaw(t, l.place.client, ln.Addr().String(), stream.Compatible, x.change)
 		var rej *cm.RejectError
