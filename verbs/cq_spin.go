@@ -6,12 +6,15 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/unix"
+	"github.com/verbena-rdma/verbena/internal/wait"
 	"github.com/verbena-rdma/verbena/verbs/driver"
 )
 
 const (
-	// spinTurns is how many looks without success are made before the processor is
-	// offered to other threads: by then whoever is waited for may need it.
+	// After spinAlone the processor is offered to other threads every spinTurns looks:
+	// whoever is waited for may need it. Earlier that costs more than it gives, as a thread
+	// that takes it keeps it for a while.
+	spinAlone = wait.DefaultSpin
 	spinTurns = 8
 
 	// spinCall is how long a provider may look inside one call.
@@ -39,14 +42,15 @@ func (cq *CQ) spinFor(ctx context.Context, d time.Duration, start time.Time, dst
 		if n > 0 || err != nil {
 			return n, err
 		}
-		if cq.nudge.Load() || time.Duration(i)*spinLook > d || time.Since(start) > d {
+		spun := time.Since(start)
+		if cq.nudge.Load() || time.Duration(i)*spinLook > d || spun > d {
 			return 0, nil
 		}
 		if err := ctx.Err(); err != nil {
 			return 0, err
 		}
 		runtime.Gosched()
-		if i%spinTurns == 0 {
+		if spun > spinAlone && i%spinTurns == 0 {
 			unix.Yield()
 		}
 	}

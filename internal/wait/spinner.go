@@ -27,6 +27,7 @@ type Spinner struct {
 	skip    int           // near waits without a spin until the next try
 	far     int           // other waits without a spin until the next try
 	penalty int           // value of skip after the next phase that does not pay
+	rest    time.Duration // to be spent in waits without a spin until the next try
 }
 
 // DefaultSpin is the longest spin of an adaptive policy that names none: about twice what
@@ -41,6 +42,8 @@ const (
 	nearSpins   = 8    // a wait of up to so many budgets is near: spinning could end it
 	leastSkip   = 4    // waits without a spin after the first phase that did not pay
 	mostSkip    = 4096 // and at most
+	restShare   = 20   // of the time, what a phase that did not pay may have taken
+	restMost    = 2 * time.Second
 	farSkip     = 1024 // waits for something far between two tries
 	leastBudget = 2 * time.Microsecond
 )
@@ -101,6 +104,9 @@ func (s *Spinner) Miss(spun, total time.Duration) {
 		return
 	}
 	spun, total = max(spun, 0), max(total, 0)
+	if spun == 0 {
+		s.rest -= min(total, restMost)
+	}
 	near := total > 0 && total <= nearSpins*s.max
 	if spun > 0 {
 		if total > 0 && total <= s.max {
@@ -118,7 +124,7 @@ func (s *Spinner) Miss(spun, total time.Duration) {
 	} else {
 		s.far--
 	}
-	if s.account <= 0 && (s.skip <= 0 || s.far <= 0) {
+	if s.account <= 0 && s.rest <= 0 && (s.skip <= 0 || s.far <= 0) {
 		s.begin()
 	}
 }
@@ -141,13 +147,13 @@ func (s *Spinner) book(gain time.Duration) {
 	switch {
 	case s.phase > 0:
 		s.penalty = leastSkip
-	case gain < -accountMost*s.max:
-		// The processor was with others: at least a time slice is lost each time.
-		s.penalty = min(max(8*s.penalty, 16*leastSkip), mostSkip)
 	default:
 		s.penalty = min(max(2*s.penalty, leastSkip), mostSkip)
 	}
 	s.skip, s.far = s.penalty, farSkip
+	// What is lost to others, who take the processor for a time slice and more, is to be
+	// little against the time until it may be lost again.
+	s.rest = restShare * min(max(-s.phase, 0), restMost/restShare)
 }
 
 // answer learns the time of an answer within reach.
