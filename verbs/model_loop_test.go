@@ -138,6 +138,101 @@ func (w *world) take(q int) error {
 	}
 }
 
+// consumes starts a thread with the loop of an event loop: it claims the channel, takes all
+// events, polls the queues that they name, arms those, and sleeps until an edge of the
+// descriptor or news.
+func (w *world) consumes(h habits) {
+	i := len(w.errs)
+	w.errs = append(w.errs, nil)
+	w.s.Go("loop", w.ready(w.cqs...), func() {
+		if err := w.consume(h); !errors.Is(err, errAll) {
+			w.errs[i] = err
+		}
+	})
+}
+
+func (w *world) consume(h habits) error {
+	w.news = make(chan struct{}, 1)
+	c, err := w.ch.Consume(func(*CQ) {
+		select {
+		case w.news <- struct{}{}:
+		default:
+		}
+	})
+	if err != nil {
+		return err
+	}
+	w.consuming = true
+	defer func() {
+		w.consuming = false
+		c.Close()
+	}()
+	due := w.awaits // queues to look at, and to arm
+	for q := range due {
+		due[q] = true
+	}
+	for {
+		for {
+			over := w.closedCQ[0]
+			w.s.Gate("call", "")
+			cq, ok, err := c.TryEvent()
+			if err != nil {
+				return err
+			}
+			if !ok {
+				break
+			}
+			if over && cq == w.cqs[0] {
+				w.wrong = append(w.wrong, errors.New("an event of a queue that was closed"))
+			}
+			due[w.index(cq)] = true
+			if h.one {
+				break
+			}
+		}
+		work := false
+		for q, cq := range w.cqs {
+			if !due[q] {
+				continue
+			}
+			if err := w.take(q); err != nil {
+				return err
+			}
+			w.s.Gate("call", "")
+			ready, err := c.Arm(cq)
+			if errors.Is(err, net.ErrClosed) && cq.closed() {
+				due[q] = false
+				continue
+			}
+			if err != nil {
+				return err
+			}
+			due[q] = ready && (h.deaf == nil || !h.deaf[q])
+			work = work || due[q]
+		}
+		if work {
+			continue
+		}
+		if err := w.doze(); err != nil {
+			return err
+		}
+	}
+}
+
+// doze sleeps until an edge or news.
+func (w *world) doze() error {
+	w.dozing = true
+	defer func() { w.dozing = false }()
+	select {
+	case <-w.edge:
+	case <-w.news:
+	case <-w.ctx.Done():
+		return w.ctx.Err()
+	}
+	w.s.Gate("woken", "")
+	return nil
+}
+
 // steals starts a thread that polls a queue which others wait for.
 func (w *world) steals(q int) {
 	w.errs = append(w.errs, nil)

@@ -80,6 +80,15 @@ var models = map[string]func() setup{
 	"LoopCloseChannel": func() setup {
 		return setup{completions: counts(2, 2), threads: func(w *world) { w.loops(habits{event: true}); w.closes(-1) }}
 	},
+	"Consumer": func() setup { // what package event does
+		return setup{completions: counts(2, 2), threads: func(w *world) { w.consumes(habits{}) }, glitches: 1}
+	},
+	"ConsumerCloseChannel": func() setup {
+		return setup{completions: counts(1, 1), fine: true, threads: func(w *world) { w.consumes(habits{}); w.closes(-1) }}
+	},
+	"ConsumerCloseQueue": func() setup {
+		return setup{completions: counts(1, 1), fine: true, threads: func(w *world) { w.consumes(habits{}); w.closes(0) }}
+	},
 	"LoopFine": func() setup {
 		return setup{completions: counts(1, 1), threads: func(w *world) { w.loops(habits{}) }, fine: true}
 	},
@@ -175,6 +184,8 @@ var variants = map[string]struct {
 	// A program's own loop with a fault in it.
 	"LoopNoSecondLook":         {setup{completions: []int{1, 1}, threads: func(w *world) { w.loops(habits{deaf: []bool{true, true}}) }}, "lost wake-up"},
 	"LoopSecondLookAtOneQueue": {setup{completions: []int{1, 1}, threads: func(w *world) { w.loops(habits{deaf: []bool{true, false}}) }}, "lost wake-up: the loop sleeps, and queue 0"},
+	"ConsumerNoSecondLook":     {setup{completions: []int{1, 1}, threads: func(w *world) { w.consumes(habits{deaf: []bool{true, true}}) }}, "lost wake-up: the loop sleeps"},
+	"ConsumerOneEventPerEdge":  {setup{completions: []int{1, 1}, threads: func(w *world) { w.consumes(habits{one: true}) }}, "lost wake-up: the loop sleeps"},
 	"LoopOneEventPerEdge":      {setup{completions: []int{1, 1}, threads: func(w *world) { w.loops(habits{one: true}) }}, "lost wake-up: the loop sleeps"},
 	"LoopNeverArmed":           {setup{completions: []int{1, 1}, threads: func(w *world) { w.loops(habits{event: true, unasked: true}) }}, "lost wake-up"},
 	"LoopForgottenAck": {setup{completions: []int{1, 1}, threads: func(w *world) { w.loops(habits{}) }, lie: func(w *world, op string, q int) {

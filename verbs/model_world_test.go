@@ -44,21 +44,23 @@ type world struct {
 	qps  []*QP
 	sqps []*scripted.QP
 
-	begun    bool
-	ctx      context.Context
-	cancel   context.CancelFunc
-	pushed   []int
-	got      [][]uint64     // by queue
-	alone    map[string]int // threads that alone use a queue
-	errs     []error        // what ended a thread
-	closedCh bool           // Close of the channel has returned
-	closedCQ []bool
-	wrong    []error       // found by threads
-	edge     chan struct{} // full from when the channel begins to be readable
-	awaits   []bool        // what the loop takes as armed
-	dozing   bool          // the loop sleeps
-	woke     bool          // Wake was called
-	glitched int
+	begun     bool
+	ctx       context.Context
+	cancel    context.CancelFunc
+	pushed    []int
+	got       [][]uint64     // by queue
+	alone     map[string]int // threads that alone use a queue
+	errs      []error        // what ended a thread
+	closedCh  bool           // Close of the channel has returned
+	closedCQ  []bool
+	wrong     []error       // found by threads
+	edge      chan struct{} // full from when the channel begins to be readable
+	awaits    []bool        // what the loop takes as armed
+	dozing    bool          // the loop sleeps
+	news      chan struct{} // of a Consumer
+	consuming bool
+	woke      bool // Wake was called
+	glitched  int
 }
 
 var completes = [...]string{"complete0", "complete1"}
@@ -343,7 +345,7 @@ func (w *world) describe(at []string, order []int) string {
 	if ch.got != nil {
 		got = place[slices.Index(w.cqs, ch.got)]
 	}
-	fmt.Fprint(&b, ch.events, ch.parked, got, ch.fault, len(ch.soft), ch.closed(), w.closedCh, ch.park.State(), w.glitched, w.sch.Readable(), len(w.edge), w.dozing, w.woke)
+	fmt.Fprint(&b, ch.events, ch.parked, got, ch.fault, len(ch.soft), ch.closed(), w.closedCh, ch.park.State(), w.glitched, w.sch.Readable(), len(w.edge), w.dozing, w.woke, w.consuming, len(w.news))
 	for _, a := range at {
 		b.WriteByte('|')
 		b.WriteString(a)
@@ -387,6 +389,9 @@ func (w *world) Check(asleep bool) error {
 		if cq.shut && len(cq.waiters) > 0 {
 			return fmt.Errorf("a thread sleeps for queue %d, which is closed", q)
 		}
+	}
+	if w.ch.closed() && w.consuming {
+		return errors.New("a loop sleeps on a channel that is closed")
 	}
 	if w.ch.closed() && (w.ch.parked > 0 || w.ch.events > 0) {
 		return errors.New("a thread sleeps on a channel that is closed")

@@ -145,9 +145,7 @@ func (x *explorer) run() *Failure {
 	return x.play(func(s *Sched, depth int, names []string, state func() string) (pick int, err error) {
 		if depth < len(x.path) {
 			n := &x.path[depth]
-			for i, th := range s.threads {
-				th.loc = n.locs[i]
-			}
+			s.setPlaces(n.locs)
 			if !slices.Equal(n.names, names) {
 				return -1, fmt.Errorf("model: %s is not deterministic: at step %d the choices were %v, then %v", x.p.Name, depth, n.names, names)
 			}
@@ -161,11 +159,7 @@ func (x *explorer) run() *Failure {
 		if len(names) == 0 {
 			return -1, nil
 		}
-		n := node{names: names}
-		for _, th := range s.threads {
-			n.locs = append(n.locs, th.loc)
-		}
-		x.path = append(x.path, n)
+		x.path = append(x.path, node{names: names, locs: s.places()})
 		return 0, nil
 	})
 }
@@ -210,7 +204,7 @@ func (x *explorer) play(choose func(s *Sched, depth int, names []string, state f
 	}
 	// What is known is done again without a look at it.
 	if n := len(x.path); n > 1 && x.each == nil {
-		s.blind = true
+		s.look(false)
 		for _, nd := range x.path[:n-1] {
 			synctest.Wait()
 			name := nd.names[nd.next]
@@ -221,7 +215,7 @@ func (x *explorer) play(choose func(s *Sched, depth int, names []string, state f
 				break
 			}
 		}
-		s.blind = false
+		s.look(true)
 	}
 	for fail == nil {
 		synctest.Wait()
@@ -304,6 +298,8 @@ func enter3(f func()) { f() }
 // from a gate (the name of an operation); nil: always. A thread must not be let go when
 // it would ask for a lock that one who has stopped holds.
 func (s *Sched) Go(name string, ready func(op string) bool, f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if len(s.threads) == most {
 		panic("model: too many threads")
 	}
@@ -331,10 +327,12 @@ func (s *Sched) Gate(op, note string) {
 		var stack [64]uintptr
 		n := runtime.Callers(1, stack[:])
 		i := owner(stack[:n])
-		if i < 0 || i >= len(s.threads) {
+		if i < 0 {
 			return
 		}
+		s.mu.Lock()
 		th, loc = s.threads[i], place(stack[:n])
+		s.mu.Unlock()
 	}
 	s.mu.Lock()
 	if s.free {
@@ -344,6 +342,30 @@ func (s *Sched) Gate(op, note string) {
 	th.op, th.note, th.loc, th.waiting = op, note, loc, true
 	s.mu.Unlock()
 	<-th.gate
+}
+
+// look says whether the places of threads matter.
+func (s *Sched) look(on bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.blind = !on
+}
+
+func (s *Sched) places() (locs []uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, th := range s.threads {
+		locs = append(locs, th.loc)
+	}
+	return locs
+}
+
+func (s *Sched) setPlaces(locs []uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, th := range s.threads {
+		th.loc = locs[i]
+	}
 }
 
 // only gives the thread that moves, if it can be only one and its place in the code is

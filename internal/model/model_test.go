@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/verbena-rdma/verbena/internal/model"
@@ -14,8 +15,8 @@ import (
 type counter struct {
 	s    *model.Sched
 	mu   sync.Mutex
-	n    int
-	lock bool // they lock before they read
+	n    atomic.Int64 // once a run is over, its threads go on at the same time
+	lock bool         // they lock before they read
 }
 
 func start(lock bool) func(s *model.Sched) model.World {
@@ -29,9 +30,9 @@ func start(lock bool) func(s *model.Sched) model.World {
 					defer c.mu.Unlock()
 				}
 				s.Gate("read", "")
-				n := c.n
+				n := c.n.Load()
 				s.Gate("write", fmt.Sprint(n))
-				c.n = n + 1
+				c.n.Store(n + 1)
 			})
 		}
 		return c
@@ -51,11 +52,11 @@ func (c *counter) ready(op string) bool {
 
 func (c *counter) Actions() []model.Action                    { return nil }
 func (c *counter) Reduce(steps []model.Action) []model.Action { return steps }
-func (c *counter) State(at []string) string                   { return fmt.Sprint(c.n, at) }
+func (c *counter) State(at []string) string                   { return fmt.Sprint(c.n.Load(), at) }
 func (c *counter) Check(asleep bool) error                    { return nil }
 
 func (c *counter) End(complete bool) error {
-	if complete && c.n != 2 {
+	if complete && c.n.Load() != 2 {
 		return errors.New("an update is lost")
 	}
 	return nil
