@@ -39,7 +39,7 @@ func newGrid(p verbs.Provider, v4, v6 string, side int, c net.Conn) *grid {
 }
 
 // stepLimit is how long the other side may need for one step, over the worst network.
-const stepLimit = 90 * time.Second
+const stepLimit = 45 * time.Second
 
 // frame is what the sides exchange.
 type frame struct {
@@ -187,7 +187,8 @@ func (g *grid) join(d *verbs.Device, qp *verbs.QP, c gridCase) error {
 			return err
 		}
 		if err := qp.Join(peer, &verbs.PathOptions{MaxRDAtomic: 4, MaxDestRDAtomic: 4, NoReceives: true,
-			Access: ib.RemoteWrite | ib.RemoteRead | ib.RemoteAtomic}); err != nil {
+			Timeout: 268 * time.Millisecond, // a slow machine is no lost packet
+			Access:  ib.RemoteWrite | ib.RemoteRead | ib.RemoteAtomic}); err != nil {
 			return err
 		}
 		got, err := qp.Query(ib.AttrPathMTU)
