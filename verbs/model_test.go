@@ -106,7 +106,7 @@ func TestC239_ModelNothingIsLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := m()
-			c.fine = c.fine || *modelFull
+			c.fine = c.fine && !raceEnabled || *modelFull // the race detector makes each step ten times as long
 			p := c.program(name)
 			if *modelSchedule != "" {
 				fail := model.Replay(t, p, strings.Split(*modelSchedule, ","), func(step, state string) { t.Logf("%-10s %s", step, state) })
