@@ -115,6 +115,15 @@ func newCPair(t testing.TB, seed uint64, cfg pairConfig, rq int, half uint32) (*
 		Flags: FlagIOMap, IOMap: cfg.iomap[0], Credits: uint16(cfg.recvQueue[0] - SpareRecvs), SGLAddr: 0x7f00_0000_1000, SGLKey: 0x50, SGLLen: uint32(cfg.sgl[0]),
 		BufAddr: 0x7e00_0000_0001, BufKey: 0x60, BufLen: uint32(cfg.recvSize[0]),
 	}
+	if cfg.posted > 0 {
+		// An active side that had receives for Verbena ready, and met C.
+		s.hello.Credits = uint16(cfg.posted - SpareRecvs)
+		for i := range cfg.posted {
+			s.recvs = append(s.recvs, Recv{ID: uint64(i), Loc: Loc{Region: FirstRecv, Len: 512}})
+		}
+		s.recvID = uint64(cfg.posted)
+		c.limit, c.limitSeen = s.hello.Credits, s.hello.Credits
+	}
 	s.register(s.hello.SGLAddr, s.hello.SGLKey, s.table)
 	s.register(s.hello.BufAddr, s.hello.BufKey, s.mems[FirstRecv])
 	s.peer, c.peer = c.device, s.device
@@ -124,7 +133,7 @@ func newCPair(t testing.TB, seed uint64, cfg pairConfig, rq int, half uint32) (*
 	// C's own table starts with our first buffer.
 	c.put(c.table, sglEntry{s.hello.BufAddr, s.hello.BufKey, s.hello.BufLen})
 	e, err := New(Config{
-		Mode: Compatible, Local: &s.hello, Peer: &c.hello, SendQueue: cfg.sendQueue[0], RecvQueue: cfg.recvQueue[0], Inline: cfg.inline[0],
+		Mode: Compatible, Local: &s.hello, Peer: &c.hello, SendQueue: cfg.sendQueue[0], RecvQueue: cfg.recvQueue[0], Posted: cfg.posted, Inline: cfg.inline[0],
 		Recv:  RecvMemory{Size: cfg.recvSize[0], Count: cfg.recvCount[0], Mem: s.mems[FirstRecv], Addr: s.hello.BufAddr, RKey: s.hello.BufKey},
 		Table: s.table, SendBuffer: cfg.sendBuf[0], NoDelay: cfg.noDelay, Shrink: cfg.shrink, MaxRecv: cfg.maxRecv, KeepAlive: cfg.keepAlive,
 	})
@@ -391,6 +400,9 @@ func (c *cPeer) shutdownWrite() {
 func simulateC(t *testing.T, seed uint64) (rnr int) {
 	rnd := rand.New(rand.NewPCG(seed, 199))
 	cfg := randomPair(Compatible, rnd)
+	if rnd.IntN(2) == 0 {
+		cfg.posted = 9 + rnd.IntN(7)
+	}
 	half := uint32(1 + rnd.IntN(1<<(1+rnd.IntN(15))))
 	rq := 16 + rnd.IntN(1<<rnd.IntN(9))
 	s, c, now := newCPair(t, seed, cfg, rq, half)

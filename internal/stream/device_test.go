@@ -198,8 +198,11 @@ func (s *side) pump() {
 	}
 	s.maxPosted = max(s.maxPosted, len(s.recvs))
 	var op Op
-	for s.e.Next(*s.now, &op) {
+	for n := 0; s.e.Next(*s.now, &op); n++ {
 		s.post(op)
+		if n > 1<<16 {
+			s.t.Fatalf("%s: requests without end", s.name)
+		}
 	}
 	ev := s.e.Events()
 	s.events |= ev
@@ -430,6 +433,7 @@ type pairConfig struct {
 	shrink             time.Duration
 	maxRecv            int
 	wrap               uint32 // all counters start here
+	posted             int    // receives before the hello, with a C peer
 }
 
 func defaultPair(m Mode) pairConfig {
