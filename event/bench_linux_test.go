@@ -54,8 +54,8 @@ func BenchmarkTurn(b *testing.B) {
 // BenchmarkWake is a ping-pong of two goroutines, one of which sleeps in a loop (Run), against
 // one that sleeps on a bare eventfd in Go's poller.
 func BenchmarkWake(b *testing.B) {
-	pong := make(chan bool)
 	b.Run("eventfd in Go's poller", func(b *testing.B) {
+		pong := make(chan bool)
 		fd := get[int](b)(unix.Eventfd())
 		f := os.NewFile(uintptr(fd), "eventfd")
 		defer f.Close()
@@ -76,7 +76,7 @@ func BenchmarkWake(b *testing.B) {
 		f.SetReadDeadline(time.Unix(1, 0))
 		<-pong
 	})
-	pong = make(chan bool)
+	pong := make(chan bool)
 	for _, be := range backends {
 		b.Run(fmt.Sprint(be, "/file"), func(b *testing.B) {
 			l := newLoop(b, event.Config{Backend: be})
