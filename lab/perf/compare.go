@@ -163,7 +163,7 @@ func find(r io.Reader, word string) (string, error) {
 // from zero: t_typical, or the average bandwidth.
 func perftest(name string, column int, args ...string) func() (float64, error) {
 	return func() (float64, error) {
-		args := append([]string{"-d", "rxe0", "-F", "-x", "1"}, args...)
+		args := append([]string{"-d", "rxe0", "-F", "-x", "1", "-u", "19"}, args...)
 		server := exec.Command(name, args...)
 		if err := server.Start(); err != nil {
 			return 0, err
