@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -94,8 +95,8 @@ func TestC281_AcceptDeadline(t *testing.T) {
 func TestC282_AbortedHandshakes(t *testing.T) {
 	each(t, func(t *testing.T, l *rig) {
 		l.server.HandshakeTimeout = 5 * time.Second
-		refused := 0
-		l.server.Trace = &rdma.Trace{Refused: func(netip.AddrPort, error) { refused++ }}
+		var refused atomic.Int32
+		l.server.Trace = &rdma.Trace{Refused: func(netip.AddrPort, error) { refused.Add(1) }}
 		ln := l.listen(t)
 		defer ln.Close()
 		// The dialer's packets are lost from the n-th on.
@@ -132,7 +133,7 @@ func TestC282_AbortedHandshakes(t *testing.T) {
 			}
 			s.Close()
 		}
-		if refused == 0 {
+		if refused.Load() == 0 {
 			t.Error("no handshake was refused")
 		}
 		time.Sleep(time.Minute)

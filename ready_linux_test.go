@@ -45,6 +45,17 @@ func TestReadiness(t *testing.T) {
 			t.Fatal(again, err)
 		}
 	}
+}
+
+func TestReadinessAllocs(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	var r readiness
+	if _, err := r.get(false, false); err != nil {
+		t.Fatal(err)
+	}
+	defer r.close()
 	if n := testing.AllocsPerRun(100, func() { r.set(true, false); r.set(false, true) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

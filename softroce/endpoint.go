@@ -147,8 +147,9 @@ func (d *device) listen(local netip.Addr, mtu int) (*endpoint, error) {
 		conn:  conn,
 		limit: conn.Limits(),
 		done:  make(chan struct{}),
-		// As many as goroutines can send at the same time.
-		senders: make([]*sender, 0, min(max(runtime.GOMAXPROCS(0), 2), idleSenders)),
+		// More than goroutines can send at the same time, as one that sends may lose its
+		// processor meanwhile: those that are short would be garbage of 256 KiB each.
+		senders: make([]*sender, 0, min(4*max(runtime.GOMAXPROCS(0), 2), idleSenders)),
 	}
 	e.limit.ReceiveSize = max(e.limit.ReceiveSize, maxPacket)
 	e.limit.Segments = max(e.limit.Segments, 1)
