@@ -91,7 +91,7 @@ func TestFileErrors(t *testing.T) {
 		is(t, err, syscall.EBADF, "no descriptor")
 		_, err = l.File(fd, event.HangUp, none)
 		is(t, err, syscall.EINVAL, "HangUp alone")
-		f := get[*os.File](t)(os.Open("file_test.go"))
+		f := get[*os.File](t)(os.Open("file.go"))
 		defer f.Close()
 		_, err = l.File(int(f.Fd()), event.Readable, none)
 		is(t, err, syscall.EPERM, "a regular file")
