@@ -18,7 +18,7 @@ var allKernels = map[string]string{
 	"C-121_LocalKeyOnReceive":       "rxe: LOC_QP_OP_ERR where the standard has LOC_PROT_ERR",
 	"C-131_RNRForEver":              "rxe lets the transport timer run while it waits for the peer's receive",
 	"C-154_OwnQKey":                 "rxe does not know that a Q_Key with the top bit stands for the sender's own",
-	"C-155_SmallReceive":            "rxe: LOC_QP_OP_ERR, and the queue pair fails, where the standard has LOC_LEN_ERR alone",
+	"C-155_SmallReceive":            "rxe 6.1: LOC_QP_OP_ERR and the queue pair fails, 6.12: no completion, where the standard has LOC_LEN_ERR alone",
 	"C-171_LastWQE":                 "rxe never raises LAST_WQE_REACHED",
 	"C-185_QueuePairEvents":         "rxe raises no event of a queue pair but SQ_DRAINED",
 	"C-186_CQError":                 "rxe raises a CQ_ERR for each completion that is lost",
