@@ -435,7 +435,7 @@ func simulateC(t *testing.T, seed uint64) (rnr int) {
 			return true
 		case 4:
 			if s.written < s.toWrite {
-				return s.write(1 + rnd.IntN(maxWrite))
+				return !s.noRoom && s.write(1+rnd.IntN(maxWrite))
 			}
 			if s.shut {
 				return false
@@ -445,7 +445,7 @@ func simulateC(t *testing.T, seed uint64) (rnr int) {
 			s.pump()
 			return true
 		case 5:
-			return !s.eof && (s.doRead(1+rnd.IntN(maxRead)) || s.eof)
+			return !s.eof && !s.noData && (s.doRead(1+rnd.IntN(maxRead)) || s.eof)
 		case 6:
 			if c.written < c.toWrite {
 				return c.rsend(1+rnd.IntN(maxWrite), seed)

@@ -148,6 +148,8 @@ type side struct {
 	lend    bool
 	moody   bool // lends only sometimes
 	noPump  bool
+	noRoom  bool // Room gave nothing, and there was no Writable since
+	noData  bool // the same for Peek and Readable
 	nextID  uint64
 	recvID  uint64
 
@@ -206,6 +208,8 @@ func (s *side) pump() {
 	}
 	ev := s.e.Events()
 	s.events |= ev
+	s.noRoom = s.noRoom && ev&Writable == 0
+	s.noData = s.noData && ev&Readable == 0
 	if ev&WantRecv != 0 {
 		s.answer()
 	}
@@ -340,6 +344,7 @@ func (s *side) write(n int) bool {
 			return did
 		}
 		if l.Len == 0 {
+			s.noRoom = true
 			break
 		}
 		m := min(n, int(l.Len))
@@ -365,6 +370,7 @@ func (s *side) doRead(n int) bool {
 			break
 		}
 		if l.Len == 0 {
+			s.noData = true
 			break
 		}
 		m := min(n, int(l.Len))

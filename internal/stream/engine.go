@@ -188,10 +188,16 @@ func (e *Engine) Deadline() (at time.Duration, ok bool) {
 	if t, has := e.end.deadline, e.end.timed; has && (!ok || t < at) {
 		at, ok = t, true
 	}
-	if t, has := e.alive.deadline(); has && (!ok || t < at) {
+	if t, has := e.alive.deadline(); has && e.asks() && (!ok || t < at) {
 		at, ok = t, true
 	}
 	return at, ok
+}
+
+// asks reports whether the peer may be asked whether it is there.
+func (e *Engine) asks() bool {
+	end := &e.end
+	return end.err == nil && !end.gone && !(end.peerClosed && e.v != nil)
 }
 
 // Advance lets time pass: keep-alive, linger, shrinking.
@@ -205,7 +211,7 @@ func (e *Engine) Advance(now time.Duration) {
 		e.end.timed = false
 		e.tooLate()
 	}
-	if e.alive.due(now) {
+	if e.asks() && e.alive.due(now) {
 		e.die(ErrKeepAlive, NoKeepAlive)
 		e.over(Failed) // the last word would wait for the silent peer
 	}

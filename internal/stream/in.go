@@ -358,6 +358,9 @@ func (e *Engine) TakeReturned() (Region, bool) {
 // shrinkAt gives when lent memory that is not needed goes back, or is asked for again.
 func (e *Engine) shrinkAt() (time.Duration, bool) {
 	in := &e.in
+	if e.end.gone || e.end.peerClosed {
+		return 0, false // it goes back with the queue pair
+	}
 	lent := in.active != 0
 	for i := range in.regions {
 		lent = lent || i > 0 && in.regions[i].used && e.v != nil

@@ -153,7 +153,7 @@ func (e *Engine) MapRoom(offset uint64) (Loc, error) {
 	}
 	l := e.out.room()
 	if l.Len == 0 || e.out.pending() > 0 {
-		e.out.wanted = true
+		e.out.wanted, e.out.wantedMap = true, true
 		return Loc{Region: SendRegion}, nil
 	}
 	l.Len = uint32(min(uint64(l.Len), uint64(m.n)-(offset-m.offset), MaxRecvSize))

@@ -41,7 +41,9 @@ type outgoing struct {
 	quietLen uint64 // their bytes
 	signaled int    // signaled data requests outstanding
 	doubt    bool   // a silent data request was posted, and there is no sign that it arrived
-	wanted   bool   // Room gave nothing
+	wanted   bool   // Room or MapRoom gave nothing
+	// wantedMap: it was MapRoom, which gives none while data are pending.
+	wantedMap bool
 }
 
 // direct is a CommitDirect.
@@ -144,6 +146,16 @@ func (e *Engine) emit(op *Op, kind slotKind, ring uint32, must bool) {
 		}
 		o.doubt = !must
 	}
+	e.checkRoom()
+}
+
+// checkRoom tells a writer that found no room that there is some. MapRoom gives none
+// while data are pending, so that counts too.
+func (e *Engine) checkRoom() {
+	if o := &e.out; o.wanted && o.room().Len > 0 && (!o.wantedMap || o.pending() == 0) {
+		o.wanted, o.wantedMap = false, false
+		e.events |= Writable
+	}
 }
 
 // complete takes the completion of id and of all before; it reports whether it was
@@ -234,10 +246,7 @@ func (e *Engine) SetSendBuffer(size int) bool {
 		return false
 	}
 	o.head, o.next, o.tail, o.size = 0, 0, 0, uint64(size)
-	if size > 0 && o.wanted {
-		o.wanted = false
-		e.events |= Writable
-	}
+	e.checkRoom()
 	return true
 }
 
@@ -258,10 +267,7 @@ func (e *Engine) sent(id uint64) {
 	if !o.complete(id) {
 		return
 	}
-	if o.wanted && o.room().Len > 0 {
-		o.wanted = false
-		e.events |= Writable
-	}
+	e.checkRoom()
 	if o.direct.busy && o.direct.n == 0 && o.direct.last <= o.done {
 		o.direct.busy = false
 		e.events |= DirectDone

@@ -10,7 +10,7 @@ import (
 )
 
 var (
-	seedsFlag = flag.Int("stream.seeds", 3000, "seeds of each simulation")
+	seedsFlag = flag.Int("stream.seeds", 1500, "seeds of each simulation")
 	seedFlag  = flag.Uint64("stream.seed", 0, "run only this seed")
 )
 
@@ -82,9 +82,9 @@ func simulate(t *testing.T, m Mode, seed uint64) (a, b *side) {
 				s.pump()
 				return true
 			}
-			return s.write(1 + rnd.IntN(maxWrite))
+			return !s.noRoom && s.write(1+rnd.IntN(maxWrite))
 		case 3:
-			return !s.eof && (s.doRead(1+rnd.IntN(maxRead)) || s.eof)
+			return !s.eof && !s.noData && (s.doRead(1+rnd.IntN(maxRead)) || s.eof)
 		case 5: // memory that nobody asked for
 			if !s.lend || s.lends >= 20 || rnd.IntN(10) > 0 || s.e.mayLend(nil) != nil {
 				return false

@@ -1,0 +1,311 @@
+package stream
+
+import (
+	"bytes"
+	"testing"
+	"time"
+)
+
+// TestGrowAndShrink: bulk data make the engine ask for memory, it is used, and it comes
+// back when the peer is idle, though receives cannot be taken back.
+func TestGrowAndShrink(t *testing.T) {
+	both(t, func(t *testing.T, m Mode) {
+		c := defaultPair(m)
+		a, b, now := newPair(t, c, 1)
+		for round := range 5 {
+			for range 40 {
+				a.toWrite += 100_000
+				for a.written < a.toWrite {
+					a.write(100_000)
+					settle(a, b)
+					b.doRead(1 << 20)
+				}
+			}
+			settle(a, b)
+			b.doRead(1 << 20)
+			if b.regions != 1 || b.read != a.toWrite {
+				t.Fatalf("round %d: %d regions lent, read %d of %d", round, b.regions, b.read, a.toWrite)
+			}
+			for range 10 {
+				if at, ok := b.e.Deadline(); ok {
+					*now = at
+					b.e.Advance(at)
+					b.pump()
+					settle(a, b)
+				}
+			}
+			if m == Compatible {
+				// What was advertised stays until it is filled.
+				for b.regions > 0 && a.toWrite < 1<<30 {
+					a.toWrite += 1000
+					a.write(1000)
+					settle(a, b)
+					b.doRead(1 << 20)
+				}
+			}
+			if b.regions != 0 {
+				t.Fatalf("round %d: memory did not come back: %+v", round, b.e.v)
+			}
+			if m == Verbena && len(b.recvs) != 12 {
+				t.Errorf("round %d: %d receives", round, len(b.recvs))
+			}
+			if m == Compatible {
+				*now += 2 * time.Second
+			}
+		}
+		if at, ok := b.e.Deadline(); ok {
+			t.Errorf("an idle engine wants to be called at %v", at)
+		}
+	})
+}
+
+// TestShrinkUnused: memory that was lent and never used comes back too.
+func TestShrinkUnused(t *testing.T) {
+	t.Parallel()
+	a, b, now := newPair(t, defaultPair(Verbena), 1)
+	b.lendMemory(64<<10, 16)
+	b.pump()
+	settle(a, b)
+	for i := 0; b.regions > 0; i++ {
+		at, ok := b.e.Deadline()
+		if !ok || i == 20 {
+			t.Fatalf("it does not come back: %+v", b.e.v)
+		}
+		*now = at
+		b.e.Advance(at)
+		b.pump()
+		settle(a, b)
+	}
+	a.toWrite = 5000
+	a.write(5000)
+	settle(a, b)
+	for b.doRead(5000) {
+		settle(a, b)
+	}
+	if b.read != 5000 || a.rnr != 0 {
+		t.Errorf("read %d", b.read)
+	}
+}
+
+// TestDecline: without memory it goes on, with small messages, and asks again later.
+func TestDecline(t *testing.T) {
+	t.Parallel()
+	a, b, now := newPair(t, defaultPair(Verbena), 1)
+	b.noPump = true
+	a.toWrite = 100_000
+	a.write(100_000)
+	settle(a, b)
+	asked := 0
+	for i := 0; b.read < a.toWrite; i++ {
+		if b.e.Events()&WantRecv != 0 {
+			asked++
+			if b.e.Want() != 64<<10 {
+				t.Errorf("wants %d", b.e.Want())
+			}
+			b.e.Decline(*now)
+		}
+		b.noPump = false
+		b.lend = false
+		b.doRead(1 << 20)
+		b.noPump = true
+		settle(a, b)
+		if i == 100 {
+			*now += 2 * time.Second
+		}
+	}
+	if asked != 1 {
+		t.Errorf("asked %d times", asked)
+	}
+}
+
+// TestDirect: a write from the user's memory is in order with the others, and done when
+// the peer has it.
+func TestDirect(t *testing.T) {
+	both(t, func(t *testing.T, m Mode) {
+		a, b, _ := newPair(t, defaultPair(m), 1)
+		a.direct = make([]byte, 200_000)
+		a.toWrite = 100
+		a.write(100)
+		a.useWrite(100, a.direct)
+		if !a.e.CommitDirect(0, len(a.direct)) || a.e.CommitDirect(0, 1) {
+			t.Fatal("CommitDirect")
+		}
+		a.pump()
+		for b.read < 100+len(a.direct) {
+			if a.events&DirectDone != 0 {
+				t.Fatal("done too early")
+			}
+			settle(a, b)
+			if !b.doRead(1 << 20) {
+				t.Fatalf("read %d", b.read)
+			}
+		}
+		settle(a, b)
+		if a.events&DirectDone == 0 {
+			t.Errorf("events %b", a.events)
+		}
+		a.written += len(a.direct)
+		a.toWrite = a.written + 50
+		a.write(50)
+		settle(a, b)
+		b.doRead(50)
+		if b.read != a.toWrite {
+			t.Errorf("read %d", b.read)
+		}
+	})
+}
+
+// TestDirectRead: in compatible mode a reader's memory can be the buffer.
+func TestDirectRead(t *testing.T) {
+	t.Parallel()
+	a, b, _ := newPair(t, defaultPair(Compatible), 1)
+	settle(a, b)
+	b.lend = false
+	m := RecvMemory{Size: 50_000, Count: 1, Mem: make([]byte, 50_000), Addr: 0x1234, RKey: 0x4321, Once: true}
+	r, err := b.e.Lend(0, m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !b.e.Reclaim(r) {
+		t.Fatal("Reclaim before it was advertised")
+	}
+	if r, err = b.e.Lend(0, m); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.e.Lend(0, m); err == nil {
+		t.Error("a second one")
+	}
+	b.mems[r], b.keys[r] = m.Mem, m.RKey
+	b.register(m.Addr, m.RKey, m.Mem)
+	b.regions++
+	a.toWrite = 70_000
+	direct := 0
+	for b.read < a.toWrite {
+		a.write(70_000)
+		settle(a, b)
+		if l, _ := b.e.Peek(); l.Region == r {
+			direct += int(l.Len)
+		}
+		l, _ := b.e.Peek()
+		b.doRead(int(l.Len))
+		b.pump()
+		if b.e.Reclaim(r) {
+			t.Fatal("Reclaim of memory that the peer may write")
+		}
+	}
+	if direct != 50_000 || b.regions != 0 {
+		t.Errorf("%d bytes direct, %d regions", direct, b.regions)
+	}
+}
+
+// TestC297_Maps: one-sided writes to what the peer mapped; after Unmapped there are none.
+func TestC297_Maps(t *testing.T) {
+	both(t, func(t *testing.T, m Mode) {
+		c := defaultPair(m)
+		c.iomap = [2]int{3, 3}
+		a, b, _ := newPair(t, c, 1)
+		settle(a, b)
+		target := make([]byte, 1000)
+		b.register(0x9000, 0x99, target)
+		if err := b.e.MapLocal(3, 0, 0x9000, 0x99, 1000); err == nil {
+			t.Error("a map beyond the peer's table")
+		}
+		if err := b.e.MapLocal(1, 1<<40, 0x9000, 0x99, 1000); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.e.MapLocal(1, 1<<40, 0x9000, 0x99, 1000); err != ErrMapBusy {
+			t.Errorf("twice: %v", err)
+		}
+		b.pump()
+		if _, err := a.e.MapRoom(1 << 40); err != ErrNoMap {
+			t.Errorf("before it arrived: %v", err)
+		}
+		settle(a, b)
+		if a.events&PeerMapped == 0 {
+			t.Error("no event")
+		}
+		for _, off := range []uint64{1<<40 - 1, 1<<40 + 1000, 0} {
+			if _, err := a.e.MapRoom(off); err != ErrNoMap {
+				t.Errorf("offset %#x: %v", off, err)
+			}
+		}
+		l, err := a.e.MapRoom(1<<40 + 900)
+		if err != nil || l.Len != 100 {
+			t.Fatalf("%+v, %v", l, err)
+		}
+		copy(a.send[l.Off:], bytes.Repeat([]byte{7}, 100))
+		a.e.CommitMap(1<<40+900, 100)
+		if l, err := a.e.Room(); l.Len != 0 || err != nil {
+			t.Errorf("room behind a write that was not posted: %+v, %v", l, err)
+		}
+		a.pump()
+		a.toWrite = 10
+		a.write(10) // tells the reader; it arrives behind
+		for a.deliverTo(b) {
+		}
+		if !bytes.Equal(target[900:], bytes.Repeat([]byte{7}, 100)) {
+			t.Error("the bytes are not there")
+		}
+		settle(a, b)
+		if b.doRead(10); b.read != 10 || a.events&Drained == 0 {
+			t.Errorf("read %d, events %b", b.read, a.events)
+		}
+		if err := b.e.UnmapLocal(1); err != nil {
+			t.Fatal(err)
+		}
+		if m == Verbena {
+			if _, ok := b.e.TakeUnmapped(); ok {
+				t.Error("unmapped before the peer said so")
+			}
+		}
+		b.pump()
+		settle(a, b)
+		if i, ok := b.e.TakeUnmapped(); !ok || i != 1 {
+			t.Errorf("TakeUnmapped: %d, %v", i, ok)
+		}
+		if _, err := a.e.MapRoom(1<<40 + 900); err != ErrNoMap {
+			t.Errorf("after Unmap: %v", err)
+		}
+		if err := b.e.MapLocal(1, 0, 0x9000, 0x99, 1000); err != nil {
+			t.Errorf("again: %v", err)
+		}
+	})
+}
+
+// TestMapRoomWaits: a writer to a map that must wait for data before it is woken when they
+// were posted, even if nothing completes.
+func TestMapRoomWaits(t *testing.T) {
+	both(t, func(t *testing.T, m Mode) {
+		c := defaultPair(m)
+		c.iomap = [2]int{1, 1}
+		a, b, _ := newPair(t, c, 1)
+		if err := b.e.MapLocal(0, 0, 0x9000, 0x99, 1000); err != nil {
+			t.Fatal(err)
+		}
+		b.pump()
+		settle(a, b)
+		b.lend = false
+		a.toWrite = 100_000
+		a.write(a.toWrite)
+		settle(a, b)
+		for i := 0; ; i++ {
+			l, err := a.e.MapRoom(0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if l.Len > 0 {
+				break
+			}
+			a.events = 0
+			for j := 0; a.events&Writable == 0; j++ {
+				settle(a, b)
+				if !b.doRead(1000) && j > 1000 {
+					t.Fatalf("not woken: %d unsent, read %d", a.e.Unsent(), b.read)
+				}
+			}
+			if i > 10 {
+				t.Fatalf("woken %d times for nothing", i)
+			}
+		}
+	})
+}
