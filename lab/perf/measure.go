@@ -29,6 +29,9 @@ func (e *end) pingPong(first bool) (time.Duration, error) {
 				return 0, err
 			}
 		}
+		if !first && i == e.o.n-1 {
+			break // the peer has its last message, and may be gone
+		}
 		if _, err := e.poll(e.scq); err != nil {
 			return 0, err
 		}
