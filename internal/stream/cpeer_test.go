@@ -29,8 +29,6 @@ type cPeer struct {
 	rq, sq     int
 	hello      Hello
 	engine     Hello // of the other side
-	engineNet  bool
-	recvMem    func(Loc) []byte
 	nextID     uint64
 	sends      int // outstanding
 	sbuf, free int
@@ -52,7 +50,6 @@ type cPeer struct {
 	ctrlOut   int
 
 	connected, readable, writable bool
-	closed                        bool
 
 	// What the checks know.
 	advertised []sglEntry // halves that were told and are not full

@@ -153,10 +153,8 @@ type side struct {
 	nextID  uint64
 	recvID  uint64
 
-	ops       map[Op]int // kinds of requests that were posted
 	opCount   int
 	signals   int
-	credits   int // messages that only told credits
 	regions   int // lent
 	lends     int // how often
 	maxPosted int
