@@ -14,7 +14,6 @@ type compat struct {
 
 	// Sending: the peer's buffers and credits.
 	table    []byte
-	bigTable bool       // order of our table
 	entries  []sglEntry // ring: what the peer advertised, slot by slot
 	head     int        // the entry that is filled
 	have     int        // entries that are not full
