@@ -11,6 +11,9 @@ import (
 // (ibv_poll_cq); fewer than len(dst) means that there are no more. It never blocks and
 // does not allocate. The error is not that of a request (see WC.Err): it means that the
 // queue itself is broken or closed, and comes when no completion is left.
+//
+// After a queue pair's Close no Poll gives a completion of it; but dst may have some from
+// before: who closes one because of a completion must pass over the others of the batch.
 func (cq *CQ) Poll(dst []WC) (int, error) {
 	if cq == nil || cq.d == nil {
 		return 0, errNil

@@ -3,6 +3,7 @@ package verbs_test
 import (
 	"fmt"
 	"net"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -90,6 +91,9 @@ func TestC058_Admission(t *testing.T) {
 		_, err := r.pd.CreateQP(cfg)
 		r.is(err, verbs.ErrCQRoom, "one too many")
 		r.is(err, syscall.ENOMEM, "its errno")
+		if err != nil && (!strings.Contains(err.Error(), "MaxSendWR") || strings.Contains(err.Error(), "RLIMIT_MEMLOCK")) {
+			t.Errorf("%q does not say how to mend it", err)
+		}
 	}
 	if r.p.Count("create qp") != made {
 		t.Error("the device was asked all the same")

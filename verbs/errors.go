@@ -159,7 +159,12 @@ func opError(op string, d *Device, object string, err error) error {
 	if d != nil {
 		e.Device = d.info.Name
 	}
-	if errors.Is(err, syscall.ENOMEM) && d != nil && d.info.Path != "" {
+	var own *dataError
+	switch {
+	case errors.Is(err, ErrCQRoom):
+		e.Hint = "make the completion queue larger, or MaxSendWR and MaxRecvWR smaller"
+	case errors.As(err, &own): // found by this library: its ENOMEM is no lack of memory
+	case errors.Is(err, syscall.ENOMEM) && d != nil && d.info.Path != "":
 		e.Hint = memlockHint() // a kernel device: rings and regions are locked memory
 	}
 	return e

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"runtime"
 	"sync"
 	"testing"
 	"time"
@@ -18,6 +19,8 @@ import (
 	"github.com/verbena-rdma/verbena/rdmatest"
 	"github.com/verbena-rdma/verbena/verbs"
 )
+
+const rdmaAddr = "127.7.1.1:0"
 
 // TestWays: each way to wait serves RDMA and TCP clients at once, some of whom leave in
 // the middle, and ends when it is told to.
@@ -32,7 +35,7 @@ func TestWays(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s, err := newServer(p, "127.7.1.1:0", "127.0.0.1:0")
+			s, err := newServer(p, rdmaAddr, "127.0.0.1:0")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -54,11 +57,38 @@ func TestWays(t *testing.T) {
 				})
 			}
 			wg.Wait()
+			if answer, err := ask(ctx, p, s.rdmaAddr().String(), "hello"); answer != "hello" || err != nil {
+				t.Errorf("ask: %q, %v", answer, err)
+			}
 			stop()
 			if err := <-done; err != nil {
 				t.Error(err)
 			}
+			places(t, s)
 		})
+	}
+}
+
+// places checks that each place in memory belongs to one connection, or is free.
+func places(t *testing.T, s *server) {
+	for _, d := range s.devices {
+		had := make(map[int]int)
+		for _, base := range d.free {
+			had[base]++
+		}
+		for p := range s.peers {
+			if p.dev == d {
+				had[p.base]++
+			}
+		}
+		for base, n := range had {
+			if n != 1 {
+				t.Errorf("the place at %d is given away or free %d times", base, n)
+			}
+		}
+		if len(had) != conns {
+			t.Errorf("%d places of %d are left", len(had), conns)
+		}
 	}
 }
 
@@ -76,6 +106,22 @@ func keepAsync(t *testing.T) {
 	defer dev.Close()
 	if _, err := dev.Async().FD(); err != nil {
 		t.Fatal(err)
+	}
+	// As long as that is open the embedded device reads its sockets in the kernel, with a
+	// descriptor more for each; they too are the device's.
+	s, err := newServer(p, rdmaAddr, "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.close()
+	stacks := make([]byte, 1<<20)
+	for end := time.Now().Add(10 * time.Second); dev.Info().Path == "" && runtime.GOMAXPROCS(0) > 1; time.Sleep(time.Millisecond) {
+		if bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte("netio.(*receiver).block(")) {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatal("no thread reads the socket")
+		}
 	}
 }
 

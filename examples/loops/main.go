@@ -9,6 +9,8 @@
 //	gnet_linux.go       the event loop of a framework, gnet
 //	eventloop_linux.go  event.Loop, which does all of it by itself
 //
+// client.go is somebody who asks it, in the way of Go.
+//
 // docs/events.md explains them side by side.
 package main
 
@@ -36,10 +38,17 @@ func main() {
 	way := flag.String("way", "goroutines", "how to wait: "+strings.Join(wayNames(), ", "))
 	rdmaAddr := flag.String("rdma", "127.0.0.1:7471", "address for RDMA")
 	tcpAddr := flag.String("tcp", "127.0.0.1:7472", "address for TCP")
+	text := flag.String("ask", "", "be a client instead: send this text to the server, and print its answer")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, *way, *rdmaAddr, *tcpAddr); err != nil {
+	var err error
+	if *text != "" {
+		err = client(ctx, *rdmaAddr, *text)
+	} else {
+		err = run(ctx, *way, *rdmaAddr, *tcpAddr)
+	}
+	if err != nil {
 		log.Fatal(err)
 	}
 }

@@ -129,6 +129,9 @@ func (s *server) accept(id *cm.ID) error {
 // was sent makes room for the next message.
 func (s *server) onWC(wc verbs.WC) {
 	p := wc.QP.UserData().(*peer)
+	if !s.peers[p] {
+		return // an earlier one of the batch has ended the connection
+	}
 	err := wc.Err()
 	switch {
 	case err != nil:
@@ -140,8 +143,8 @@ func (s *server) onWC(wc verbs.WC) {
 	if err == nil {
 		return
 	}
-	// Closing the id closes the queue pair: none of its completions and events comes any
-	// more, and the memory is ours again.
+	// Closing the id closes the queue pair: no Poll gives a completion of it and no event
+	// comes any more, and the memory is ours again.
 	delete(s.peers, p)
 	p.id.Close()
 	p.dev.free = append(p.dev.free, p.base)

@@ -38,8 +38,11 @@ func (s *server) register(r registry, again func(*source)) error {
 		if err != nil {
 			return err
 		}
+		if err := errors.Join(r.add(cq), r.add(async)); err != nil {
+			return err
+		}
 		again(cq) // the first time arms it
-		return errors.Join(r.add(cq), r.add(async))
+		return nil
 	}
 	cm, err := s.cmSource()
 	if err != nil {
@@ -50,18 +53,18 @@ func (s *server) register(r registry, again func(*source)) error {
 
 // sockets gives the others to a loop: those of TCP, and one that wakes it when ctx ends.
 func (s *server) sockets(ctx context.Context, r registry) (stop func(), err error) {
-	end, err := endSource(ctx)
+	end, free, err := endSource(ctx)
 	if err != nil {
 		return nil, err
 	}
 	tcp, err := newTCP(s.tcp, r)
 	if err != nil {
-		unix.Close(end.fd)
+		free()
 		return nil, err
 	}
 	return func() {
 		tcp.close()
-		unix.Close(end.fd)
+		free()
 	}, errors.Join(r.add(tcp.accept), r.add(end))
 }
 
@@ -181,14 +184,22 @@ func (s *server) cqSource(d *device) (*source, error) {
 	}}, err
 }
 
-// endSource wakes the loop when ctx ends.
-func endSource(ctx context.Context) (*source, error) {
+// endSource wakes the loop when ctx ends. free closes its descriptor, when nobody can ring
+// it any more: its number may be another file's by then.
+func endSource(ctx context.Context) (s *source, free func(), err error) {
 	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
 	if err != nil {
-		return nil, os.NewSyscallError("eventfd", err)
+		return nil, nil, os.NewSyscallError("eventfd", err)
 	}
-	context.AfterFunc(ctx, func() { ring(fd) })
-	return &source{fd: fd, serve: func() (bool, error) { return false, ended(ctx.Err()) }}, nil
+	rung := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() { ring(fd); close(rung) })
+	free = func() {
+		if !stop() {
+			<-rung
+		}
+		unix.Close(fd)
+	}
+	return &source{fd: fd, serve: func() (bool, error) { return false, ended(ctx.Err()) }}, free, nil
 }
 
 // ring makes an eventfd readable: the way to wake a loop from another goroutine.

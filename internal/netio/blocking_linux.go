@@ -12,7 +12,7 @@ import (
 var _ Blocking = (*batchConn)(nil)
 
 // bell wakes who sleeps in ReadBlocking: a descriptor that is readable while reads are
-// interrupted. It exists once somebody has slept so.
+// interrupted. It exists from the first such sleep to the next Read.
 type bell struct {
 	mu     sync.Mutex
 	fd     int // the descriptor + 1; 0: none
@@ -68,11 +68,11 @@ func (b *bell) rest() {
 	b.on = false
 }
 
-// free closes the descriptor, when nobody sleeps any more.
+// free closes the descriptor, when nobody sleeps.
 func (b *bell) free() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.closed && b.fd != 0 {
+	if b.fd != 0 {
 		unix.Close(b.fd - 1)
 		b.fd = 0
 	}
@@ -82,14 +82,14 @@ func (c *batchConn) ReadBlocking(ms []Message) (int, error) {
 	if len(ms) == 0 {
 		return 0, nil
 	}
+	r := &c.read
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	fd, err := c.bell.open()
 	if err != nil {
 		return 0, err
 	}
-	r := &c.read
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.bell = int32(fd)
+	r.bell, r.slept = int32(fd), true
 	return r.run(ms, r.sleep)
 }
 

@@ -49,8 +49,18 @@ func TestReadBlocking(t *testing.T) {
 	}
 	// Both ways of reading end the same way.
 	c.Interrupt()
+	if a.(*batchConn).bell.fd == 0 {
+		t.Error("the test looks at the wrong descriptor")
+	}
 	if _, err := c.Read(ms); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("Read, interrupted: %v", err)
+	}
+	if a.(*batchConn).bell.fd != 0 {
+		t.Error("the descriptor outlives the last sleep in the kernel")
+	}
+	go read()
+	if err := <-got; !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("interrupted while there was no bell: %v", err)
 	}
 	c.Resume()
 	if n, err := c.ReadBlocking(nil); n != 0 || err != nil {

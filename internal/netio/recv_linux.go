@@ -21,6 +21,7 @@ type receiver struct {
 	once  func(fd uintptr)
 	sleep func(fd uintptr) bool // block, for ReadBlocking
 	bell  int32
+	slept bool // in ReadBlocking; there may be a bell
 	fds   [2]unix.PollFD
 	recv  func(fd uintptr, h []unix.Mmsghdr) (int, syscall.Errno) // unix.Recvmmsg; tests put faults here
 }
@@ -52,6 +53,10 @@ func (r *receiver) do(ms []Message, wait bool) (n int, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if wait {
+		if r.slept {
+			r.slept = false
+			r.c.bell.free()
+		}
 		return r.run(ms, r.call)
 	}
 	return r.run(ms, nil)
