@@ -11,8 +11,6 @@ import (
 // the ratios are those of the medians, and of the best turn of each.
 func BenchmarkRatios(b *testing.B) {
 	const turns = 21
-	// One kind of connection at a time: those of another waiting policy have a queue of their
-	// own, and who waits for it hinders the others.
 	compare := func(b *testing.B, service string, n int, turn func(c net.Conn, n int)) {
 		for _, r := range networks[1:] {
 			b.Run(r.name(), func(b *testing.B) {

@@ -53,8 +53,8 @@ type Config struct {
 	HandshakeTimeout time.Duration
 
 	// Spin says how a blocked call waits: asleep (the zero value), or looking for a while
-	// first. All connections of a process with the same device and policy share what
-	// Adaptive learns.
+	// first. The connections of a device share what Adaptive learns, and it begins anew when
+	// one of another policy waits.
 	Spin verbs.Spin
 
 	// Compatible leaves the Verbena extension out of the handshake: both sides then speak

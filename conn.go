@@ -393,7 +393,7 @@ func (c *Conn) pause(slot **waiter) {
 	*slot = w
 	c.stats.Sleeps++
 	c.mu.Unlock()
-	c.hub.wait(w)
+	c.hub.wait(w, c.cfg.Spin)
 	c.mu.Lock()
 	*slot = nil
 	c.stats.Wakeups++

@@ -91,7 +91,7 @@ func (c *Conn) onLinger() {
 }
 
 // abort resets a connection that the program has not seen. It does not wait.
-func (c *Conn) abort(error) {
+func (c *Conn) abort() {
 	if c.tcp == nil {
 		c.mu.Lock()
 		c.opts.linger = -1

@@ -165,7 +165,7 @@ func (a *attempt) parallel(ctx context.Context, primaries, fallbacks []netip.Add
 		case results <- result{c, err, primary}:
 		case <-returned:
 			if c != nil {
-				c.abort(nil)
+				c.abort()
 			}
 		}
 	}

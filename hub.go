@@ -14,11 +14,10 @@ import (
 // memory, and one goroutine that looks after all of them (hub_role.go). A connection
 // costs neither goroutine nor thread nor descriptor.
 //
-// There is one for each device and waiting policy, as the policy is the queue's; and
-// another beside it when a queue is full and cannot grow. A hub lives while somebody uses
+// There is one for each device, and another beside it when its queue is full and cannot
+// grow. A hub lives while somebody uses
 // it: connections, and listeners.
 type hub struct {
-	key hubKey
 	dev *verbs.Device
 	pd  *verbs.PD
 	cq  *verbs.CQ
@@ -26,6 +25,7 @@ type hub struct {
 
 	role role
 	wcs  [pollBatch]verbs.WC // of who has the role
+	spin verbs.Spin          // the same: the policy of the queue
 
 	users  int  // under hubs.mu: connections, and those in the making
 	room   int  // under hubs.mu: entries of the queue that are not reserved
@@ -40,11 +40,6 @@ type hub struct {
 	lent    atomic.Int64 // bytes
 }
 
-type hubKey struct {
-	dev  *verbs.Device
-	spin verbs.Spin
-}
-
 const (
 	pollBatch = 64
 	firstCQ   = 256
@@ -54,54 +49,52 @@ const (
 // connections that find it full one waits for the other.
 var hubs struct {
 	mu sync.Mutex
-	m  map[hubKey][]*hub
+	m  map[*verbs.Device][]*hub
 }
 
 // acquireHub gives a hub of a device with room for n more entries in its completion
 // queue. Each use ends with release.
-func acquireHub(dev *verbs.Device, spin verbs.Spin, n int) (*hub, error) {
-	key := hubKey{dev, spin}
+func acquireHub(dev *verbs.Device, n int) (*hub, error) {
 	hubs.mu.Lock()
 	defer hubs.mu.Unlock()
-	for _, h := range hubs.m[key] {
+	for _, h := range hubs.m[dev] {
 		if h.failed.Load() == nil && (h.room >= n || h.grow(n)) {
 			h.room -= n
 			h.users++
 			return h, nil
 		}
 	}
-	h, err := newHub(key, n)
+	h, err := newHub(dev, n)
 	if err != nil {
 		return nil, err
 	}
 	if hubs.m == nil {
-		hubs.m = map[hubKey][]*hub{}
+		hubs.m = map[*verbs.Device][]*hub{}
 	}
-	hubs.m[key] = append(hubs.m[key], h)
+	hubs.m[dev] = append(hubs.m[dev], h)
 	h.room -= n
 	h.users++
 	return h, nil
 }
 
-func newHub(key hubKey, n int) (*hub, error) {
-	attr, err := key.dev.Attr()
+func newHub(dev *verbs.Device, n int) (*hub, error) {
+	attr, err := dev.Attr()
 	if err != nil {
 		return nil, err
 	}
 	size := min(max(firstCQ, n), attr.MaxCQE)
 	if size < n {
 		return nil, fmt.Errorf("rdma: completion queues of %s have %d entries, a connection needs %d: use smaller queues (Config.SendQueue, RecvQueue)",
-			key.dev.Info().Name, attr.MaxCQE, n)
+			dev.Info().Name, attr.MaxCQE, n)
 	}
-	h := &hub{key: key, dev: key.dev, conns: map[*Conn]struct{}{}}
-	if h.pd, err = key.dev.AllocPD(); err != nil {
+	h := &hub{dev: dev, conns: map[*Conn]struct{}{}}
+	if h.pd, err = dev.AllocPD(); err != nil {
 		return nil, err
 	}
-	if h.cq, err = key.dev.CreateCQ(size, nil); err != nil {
+	if h.cq, err = dev.CreateCQ(size, nil); err != nil {
 		h.pd.Close()
 		return nil, err
 	}
-	h.cq.SetSpin(key.spin)
 	h.room = h.cq.Cap()
 	h.mem.init(h.pd)
 	h.role.init(h)
@@ -166,7 +159,7 @@ func (h *hub) expire() {
 
 // forget lets the next connection make another hub. hubs.mu is held.
 func (h *hub) forget() {
-	all := hubs.m[h.key]
+	all := hubs.m[h.dev]
 	for i, x := range all {
 		if x == h {
 			all = append(all[:i:i], all[i+1:]...)
@@ -174,10 +167,10 @@ func (h *hub) forget() {
 		}
 	}
 	if len(all) == 0 {
-		delete(hubs.m, h.key)
+		delete(hubs.m, h.dev)
 		return
 	}
-	hubs.m[h.key] = all
+	hubs.m[h.dev] = all
 }
 
 // add and remove say which connections there are.

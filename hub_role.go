@@ -3,6 +3,8 @@ package rdma
 import (
 	"sync/atomic"
 	"time"
+
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // Who looks at the completion queue of a hub.
@@ -206,8 +208,9 @@ func (h *hub) wake(w, self *waiter) bool {
 	return true
 }
 
-// wait blocks until w has fired. The caller holds no lock.
-func (h *hub) wait(w *waiter) {
+// wait blocks until w has fired. spin is how to wait for the queue, if that falls to this
+// goroutine. The caller holds no lock.
+func (h *hub) wait(w *waiter, spin verbs.Spin) {
 	r := &h.role
 	for !w.fired.Load() {
 		if !r.claim() {
@@ -215,6 +218,10 @@ func (h *hub) wait(w *waiter) {
 			<-w.c
 			r.follow.Add(-1)
 			continue
+		}
+		if h.spin != spin { // connections of several policies take turns
+			h.spin = spin
+			h.cq.SetSpin(spin)
 		}
 		r.leader.Store(w)
 		for !w.fired.Load() {

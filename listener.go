@@ -179,7 +179,7 @@ func (l *Listener) Close() error {
 		errs = append(errs, l.tcp.Close())
 	}
 	for _, c := range queue {
-		c.abort(nil)
+		c.abort()
 	}
 	l.letHubsGo()
 	return opError("close", l.network, nil, l.addr, errors.Join(errs...))
@@ -229,7 +229,7 @@ func (l *Listener) hold(dev *verbs.Device) {
 	if h := l.hubs[dev]; l.closed || h != nil && h.err() == nil {
 		return
 	}
-	h, err := acquireHub(dev, l.cfg.Spin, 0)
+	h, err := acquireHub(dev, 0)
 	if err != nil {
 		return // who needs it will say so
 	}
@@ -326,7 +326,7 @@ func (l *Listener) offer(c *Conn) {
 	}
 	l.mu.Unlock()
 	if !ok {
-		c.abort(nil)
+		c.abort()
 	}
 }
 

@@ -66,7 +66,7 @@ func newHalf(cfg *Config, m maker, recvQ, sendQ int, base, ring bool) (h *half, 
 		sendQ = cfg.SendQueue
 	}
 	room := recvQ + sendQ
-	hub, err := acquireHub(m.Device(), cfg.Spin, room)
+	hub, err := acquireHub(m.Device(), room)
 	if err != nil {
 		return nil, err
 	}
