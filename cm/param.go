@@ -25,14 +25,14 @@ const (
 
 // Defaults of ConnParam.
 const (
-	defaultRetry  = 7
+	defaultRetry  = 6 // Linux Soft-RoCE takes 7 as for ever, and would never notice a peer that froze
 	defaultRNR    = 7 // for ever
 	defaultMinRNR = 640 * time.Microsecond
 	maxMinRNR     = 655360 * time.Microsecond
 )
 
 // ConnParam says how a connection shall be; nil and zero fields mean the defaults.
-// In contrast to C a zero retry count is the default (7), and none is a negative
+// In contrast to C a zero retry count is the default, and none is a negative
 // number: a zeroed rdma_conn_param is the classic way to lose connections.
 //
 // In an Event, and in what Request.Param and ID.Param give, the fields are those that
@@ -44,7 +44,7 @@ type ConnParam struct {
 	Private            []byte
 	ResponderResources int           // reads and atomics served at once; zero: as many as both can; negative: none
 	InitiatorDepth     int           // issued at once; zero: as many as both can; negative: none
-	RetryCount         int           // zero: 7; negative: none. Connect only: the peer takes this side's
+	RetryCount         int           // zero: 6; negative: none; 7 is without end on Soft-RoCE. Connect only: the peer takes this side's
 	RNRRetryCount      int           // zero: 7, for ever; negative: none
 	MinRNRTimer        time.Duration // zero: 0.64 ms
 	AckTimeout         time.Duration // zero: from the path

@@ -46,7 +46,7 @@ func TestGuestFaultAccess(t *testing.T) {
 		{"NoLibrary", "mount --bind /dev/null $(readlink -f /usr/lib/*/libibverbs.so.1)", nil,
 			[]string{"soft: embedded device: ibverbs: no RDMA libraries: tried libibverbs.so.1"}, []string{"no RDMA libraries", "install the libraries"}, true},
 		{"NoManager", "mount --bind /dev/null $(readlink -f /usr/lib/*/librdmacm.so.1)", nil,
-			nil, []string{"no connection manager: tried librdmacm.so.1", "install the libraries"}, true},
+			[]string{"soft: embedded device: ibverbs: no connection manager: tried librdmacm.so.1"}, []string{"no connection manager: tried librdmacm.so.1", "install the libraries"}, true},
 		{"NoLibraryAsNobody", "mount --bind /dev/null $(readlink -f /usr/lib/*/libibverbs.so.1)", faultNobody,
 			[]string{"soft: embedded device: ibverbs: no RDMA libraries"}, []string{"install the libraries"}, true},
 		{"Nobody", "true", faultNobody, nil, []string{faultRXE, "ACTIVE", "default   kernel"}, false},

@@ -118,7 +118,7 @@ func TestFakeFullMemlock(t *testing.T) {
 	defer d.Close()
 	pd := must(d.AllocPD())(t)
 	defer pd.Close()
-	q := must(d.CreateCQ(10, nil))(t)
+	q := must(d.CreateCQ(200, nil))(t)
 	defer q.Close()
 	b := must(verbs.AllocBuffer(4096, nil))(t)
 	defer b.Close()

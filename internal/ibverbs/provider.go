@@ -195,8 +195,8 @@ func (p *Provider) openError(name, file string, err error) error {
 	return noDevice(fmt.Sprintf("the kernel has %s, no %q", strings.Join(names, ", "), name))
 }
 
-// Active reports whether any device can be opened and has an active port, and says what
-// was found in words for a log.
+// Active reports whether there is a connection manager, and a device that can be opened and
+// has an active port, and says what was found in words for a log.
 func (p *Provider) Active() (ok bool, why string) {
 	infos, err := p.Devices()
 	if err != nil {
@@ -204,6 +204,11 @@ func (p *Provider) Active() (ok bool, why string) {
 	}
 	if len(infos) == 0 {
 		return false, "the kernel has no RDMA device"
+	}
+	if p.cm != nil {
+		// Nothing that connects would work, and who needs no connection manager can ask for
+		// this provider by its name.
+		return false, p.cm.Error()
 	}
 	var found []string
 	for _, i := range infos {
