@@ -8,6 +8,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,6 +26,9 @@ var policies = []struct {
 	{"adaptive", verbs.Adaptive},
 }
 
+// busyWork is what processors are kept busy with.
+var busyWork atomic.Uint64
+
 func init() {
 	for _, p := range policies {
 		softroce.PeerRoles["echo-"+p.name] = func(in *bufio.Reader) error { return echoPolicy(in, p.spin) }
@@ -32,7 +36,8 @@ func init() {
 	softroce.PeerRoles["busy"] = func(in *bufio.Reader) error {
 		runtime.GOMAXPROCS(2)
 		go func() {
-			for {
+			for n := uint64(0); ; n++ {
+				busyWork.Store(n)
 			}
 		}()
 		fmt.Fprintln(os.Stdout, "ready")
@@ -189,16 +194,12 @@ func BenchmarkWait(b *testing.B) {
 						}
 					}
 				case "goroutines":
-					stop := make(chan struct{})
-					b.Cleanup(func() { close(stop) })
+					var stop atomic.Bool
+					b.Cleanup(func() { stop.Store(true) })
 					for range runtime.GOMAXPROCS(0) {
 						go func() {
-							for {
-								select {
-								case <-stop:
-									return
-								default:
-								}
+							for n := uint64(0); !stop.Load(); n++ {
+								busyWork.Store(n)
 							}
 						}()
 					}
