@@ -27,7 +27,7 @@ func (l *Loop) CM(ch *cm.EventChannel, f func(cm.Event)) (*Watch, error) {
 	return w, nil
 }
 
-// attach enrolls a watch of one of the library's descriptors, which a call has given.
+// attach takes in a watch of one of the library's descriptors, which a call has given.
 func (w *Watch) attach(fd int, err error) error {
 	if err != nil {
 		w.detach()

@@ -21,7 +21,6 @@ type session struct {
 	recorder
 	t     *testing.T
 	l     *event.Loop
-	ch    *cm.EventChannel
 	id    *cm.ID
 	side  *side
 	peer  *peer

@@ -93,20 +93,19 @@ func at(log []string, i int) string {
 // model is a loop with sources that a random sequence of operations acts on.
 type model struct {
 	recorder
-	t       *testing.T
-	rnd     *rand.Rand
-	r       *rig
-	cm      *cmRig
-	l       *event.Loop
-	shared  *verbs.CompChannel
-	lines   []*modelLine
-	files   []*modelFile
-	ids     []*scripted.CMID
-	chs     []*cm.EventChannel
-	timers  []*event.Timer
-	panics  int // handler calls until one panics; 0: none does
-	made    int
-	pending int
+	t      *testing.T
+	rnd    *rand.Rand
+	r      *rig
+	cm     *cmRig
+	l      *event.Loop
+	shared *verbs.CompChannel
+	lines  []*modelLine
+	files  []*modelFile
+	ids    []*scripted.CMID
+	chs    []*cm.EventChannel
+	timers []*event.Timer
+	panics int // handler calls until one panics; 0: none does
+	made   int
 }
 
 type modelLine struct {
