@@ -15,11 +15,12 @@ type Config struct {
 	Provider verbs.Provider
 
 	// SendBuf and RecvBuf bound the bytes that a connection holds in each direction: what
-	// was written and not taken by the peer's memory, and what came and was not read. They
-	// are virtual memory of which an idle connection on the embedded device touches next to
-	// nothing; kernel devices pin it. Zero: 512 KiB. They are rounded up to pages, and at
-	// most 64 MiB. As the peer's RecvBuf bounds what is on its way, raise both for long
-	// fast paths.
+	// was written and not taken by the peer's memory, and what came and was not read. An
+	// idle connection holds a few KiB; the rest is taken when it is needed and given back.
+	// (Towards C programs RecvBuf is there as long as the connection.) Zero: 256 KiB and 1
+	// MiB, and 256 KiB for both towards C programs. They are rounded up to pages, and at
+	// most 64 MiB. As the peer's RecvBuf bounds what is on its way, raise both for long fast
+	// paths.
 	SendBuf, RecvBuf int
 
 	// SendQueue and RecvQueue are the messages that may be outstanding, at least 16 and 32.
@@ -82,7 +83,8 @@ const (
 
 // Limits and defaults of Config.
 const (
-	defaultBuf       = 512 << 10
+	defaultSendBuf   = 256 << 10
+	defaultRecvBuf   = 1 << 20
 	minBuf           = 4 << 10
 	maxBuf           = 64 << 20
 	defaultKeepAlive = 15 * time.Second
@@ -104,8 +106,8 @@ func (c *Config) settle() (Config, error) {
 		def      int
 		min, max int
 	}{
-		{"SendBuf", &cfg.SendBuf, defaultBuf, minBuf, maxBuf},
-		{"RecvBuf", &cfg.RecvBuf, defaultBuf, minBuf, maxBuf},
+		{"SendBuf", &cfg.SendBuf, defaultSendBuf, minBuf, maxBuf},
+		{"RecvBuf", &cfg.RecvBuf, defaultRecvBuf, minBuf, maxBuf},
 		{"SendQueue", &cfg.SendQueue, 0, 16, maxQueue},
 		{"RecvQueue", &cfg.RecvQueue, 0, 32, maxQueue},
 		{"Maps", &cfg.Maps, 0, 0, 128},

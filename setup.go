@@ -26,6 +26,7 @@ const (
 	baseCredits = 12
 	baseSize    = 512
 
+	ringDefault = 256 << 10
 	ringBuffers = 4 // that a peer of rsockets may fill
 	probeCount  = 3 // keep-alive probes without an answer
 )
@@ -111,6 +112,9 @@ func (h *half) makeBase() (err error) {
 func (h *half) makeRing() (err error) {
 	mem := &h.c.mem
 	size := max(h.cfg.RecvBuf/ringBuffers, 1024)
+	if h.cfg.RecvBuf == defaultRecvBuf {
+		size = ringDefault / ringBuffers // it is there as long as the connection
+	}
 	ring := size * ringBuffers
 	table := stream.TableLen(ringBuffers, h.cfg.Maps)
 	if mem.ring, err = h.c.hub.mem.alloc(ring + table); err != nil {
