@@ -61,7 +61,7 @@ func (w *world) loop(h habits) error {
 			return err
 		}
 		for {
-			over := w.closedCQ[0]
+			over := w.closedCQ[0].Load()
 			w.s.Gate("call", "")
 			cq, ok, err := w.ch.TryEvent()
 			if err != nil {
@@ -112,7 +112,7 @@ func (w *world) sleep(h habits, armed []bool) error {
 func (w *world) take(q int) error {
 	var dst [1]WC
 	for {
-		over := w.closedCQ[q]
+		over := w.closedCQ[q].Load()
 		w.s.Gate("call", "")
 		n, err := w.cqs[q].Poll(dst[:])
 		if errors.Is(err, net.ErrClosed) {
@@ -173,7 +173,7 @@ func (w *world) consume(h habits) error {
 	}
 	for {
 		for {
-			over := w.closedCQ[0]
+			over := w.closedCQ[0].Load()
 			w.s.Gate("call", "")
 			cq, ok, err := c.TryEvent()
 			if err != nil {

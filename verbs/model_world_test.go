@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing/synctest"
 
 	"github.com/verbena-rdma/verbena/ib"
@@ -52,7 +53,7 @@ type world struct {
 	alone     map[string]int // threads that alone use a queue
 	errs      []error        // what ended a thread
 	closedCh  bool           // Close of the channel has returned
-	closedCQ  []bool
+	closedCQ  []atomic.Bool
 	wrong     []error       // found by threads
 	edge      chan struct{} // full from when the channel begins to be readable
 	awaits    []bool        // what the loop takes as armed
@@ -107,7 +108,7 @@ func newWorld(s *model.Sched, c setup) *world {
 		panic(err)
 	}
 	n := len(w.cqs)
-	w.pushed, w.got, w.closedCQ = make([]int, n), make([][]uint64, n), make([]bool, n)
+	w.pushed, w.got, w.closedCQ = make([]int, n), make([][]uint64, n), make([]atomic.Bool, n)
 	w.awaits = make([]bool, n)
 	w.ch.mu.Stop = w.stop
 	if c.fine {
@@ -203,7 +204,7 @@ func (w *world) waits(name string, q, n int) {
 	w.s.Go(name, w.ready(cq), func() {
 		for range n {
 			w.s.Gate("call", "")
-			over := w.closedCQ[q]
+			over := w.closedCQ[q].Load()
 			wc, err := cq.Next(w.ctx)
 			if err != nil {
 				w.errs[i] = err
@@ -233,7 +234,7 @@ func (w *world) closes(q int) {
 		if err := w.cqs[q].Close(); err != nil {
 			w.wrong = append(w.wrong, err)
 		}
-		w.closedCQ[q] = true
+		w.closedCQ[q].Store(true)
 	})
 }
 
@@ -327,7 +328,7 @@ func (w *world) describe(at []string, order []int) string {
 	for _, q := range order {
 		cq, scq := w.cqs[q], w.scqs[q]
 		fmt.Fprint(&b, w.pushed[q], scq.Len(), scq.Armed(), cq.armed.Load(), cq.staged.len(), len(cq.pending), cq.shut, cq.closed(),
-			w.awaits[q], cq.nudge.Load(), cq.byUser, cq.soft, len(w.got[q]), w.closedCQ[q], ' ')
+			w.awaits[q], cq.nudge.Load(), cq.byUser, cq.soft, len(w.got[q]), w.closedCQ[q].Load(), ' ')
 		for _, x := range cq.waiters {
 			fmt.Fprint(&b, x.woken, x.following, len(x.c), ',')
 		}
