@@ -5,6 +5,7 @@ import "github.com/verbena-rdma/verbena/internal/unix"
 // descriptor is a level that select, poll and epoll see. Usually it is an eventfd; one
 // that shall be able to report an error is a socket, as an eventfd never does.
 type descriptor struct {
+	buf  [8]byte
 	fd   int // what users wait for
 	peer int // the other end of a socket; -1: fd is an eventfd
 }
@@ -20,7 +21,7 @@ func newDescriptor(errs bool) (*descriptor, error) {
 
 // set makes it readable, or not.
 func (d *descriptor) set(on bool) {
-	var b [8]byte
+	b := &d.buf // on the stack it would be allocated, under the race detector
 	switch {
 	case d.peer < 0 && on:
 		unix.EventfdSignal(d.fd)
