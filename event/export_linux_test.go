@@ -11,3 +11,6 @@ func Watched(l *Loop) int {
 	defer l.set.mu.Unlock()
 	return len(l.set.byKey)
 }
+
+// Swept reports whether the loop has looked after all descriptors of users lately.
+func Swept(l *Loop) bool { return l.now()-l.swept < l.recheck.period }

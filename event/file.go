@@ -33,8 +33,8 @@ func (m Mask) String() string {
 
 // File calls f while the descriptor is ready for one of m: once a turn, until f has done
 // what makes it unready (level, not edge). m has Readable, Writable, or both, or is zero for
-// a watch that sleeps until SetMask. HangUp and Failed are always told; select tells them only
-// together with one of the others.
+// a watch that sleeps until SetMask. HangUp and Failed are told unasked, but not to one that
+// sleeps; select tells them only together with one of the others.
 //
 // The descriptor is a socket, pipe, eventfd, another loop's FD, or whatever else epoll
 // takes, and should be non-blocking. It stays the caller's, who closes the watch before the

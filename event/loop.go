@@ -64,7 +64,8 @@ type Loop struct {
 }
 
 // New makes a loop; a nil cfg means the defaults. It costs an epoll, an eventfd and a timer
-// descriptor, and with the backend Epoll one more for Go's poller.
+// descriptor, with the backend Epoll one more for Go's poller, and one more from the first
+// watch with an empty mask on.
 func New(cfg *Config) (*Loop, error) {
 	c, err := cfg.check()
 	if err != nil {
@@ -79,7 +80,7 @@ func New(cfg *Config) (*Loop, error) {
 		cqs: map[*verbs.CQ]*Watch{}, channels: map[*verbs.CompChannel]*channel{},
 	}
 	l.cond = sync.NewCond(&l.mu)
-	l.recheck.period = int64(max(c.Recheck, 0))
+	l.recheck.period = int64(min(max(c.Recheck, 0), recheckMost))
 	if l.set, err = newSet(limit); err != nil {
 		return nil, opError("new loop", "", err)
 	}

@@ -26,6 +26,9 @@ type recheck struct {
 // recheckLevels bounds the time between two looks: 64 periods.
 const recheckLevels = 7
 
+// recheckMost bounds the period, so that no time overflows: a year.
+const recheckMost = 1 << 55
+
 // lookAt is what recheck knows of a queue.
 type lookAt struct {
 	in         *lookList // nil: it is not looked at
@@ -172,14 +175,14 @@ func (l *Loop) pendingOf(s *cqSource) {
 func (l *Loop) sweep(now int64) {
 	n, next := l.set.some(l.some[:], l.sweepAt)
 	for _, e := range l.some[:n] {
-		if _, stale := l.set.renew(e); stale {
+		if l.set.renew(e) {
 			e.w.fault = ErrClosed
 			l.enqueue(e.w)
 		}
 	}
 	clear(l.some[:n])
-	if l.sweepAt = next; n < len(l.some) {
-		l.swept, l.sweepAt = now, 0
+	if l.sweepAt = next; next == 0 {
+		l.swept = now
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 // entry is a descriptor of a set, and what is to be done when it is ready.
 type entry struct {
 	fd      int
-	want    uint32 // unix.PollIn, unix.PollOut; none: the entry is in no poll set
+	want    uint32 // unix.PollIn, unix.PollOut; none: the entry is asleep
 	key     uint64 // never given twice; in the order of registration
 	foreign bool   // the descriptor belongs to the user, who may close it at any time
 	gone    bool   // removed from the set
@@ -46,6 +46,10 @@ type set struct {
 	ep    int
 	limit int // descriptors must be below; 0: any
 
+	// asleep is another one, that nobody waits for; -1: it was not needed yet. It has the
+	// entries that are watched for nothing, to know their files as well.
+	asleep int
+
 	mu    sync.Mutex
 	next  uint64
 	byKey map[uint64]*entry
@@ -59,7 +63,7 @@ func newSet(limit int) (*set, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &set{ep: ep, limit: limit, byKey: map[uint64]*entry{}, byFD: map[int]*entry{}}, nil
+	return &set{ep: ep, limit: limit, asleep: -1, byKey: map[uint64]*entry{}, byFD: map[int]*entry{}}, nil
 }
 
 // flags gives what the kernel is asked for. Foreign descriptors are one-shot: each time one
@@ -82,7 +86,7 @@ func (s *set) add(e *entry) (dead *entry, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if old := s.byFD[e.fd]; old != nil {
-		if old.want == 0 || s.verify(old) {
+		if s.verify(old) {
 			return nil, ErrWatched
 		}
 		s.forget(old)
@@ -90,10 +94,8 @@ func (s *set) add(e *entry) (dead *entry, err error) {
 	}
 	s.next++
 	e.key = s.next
-	if e.want != 0 {
-		if err := unix.EpollAddKey(s.ep, e.fd, e.flags(), e.key); err != nil {
-			return dead, err
-		}
+	if err := s.enter(e); err != nil {
+		return dead, err
 	}
 	s.byKey[e.key], s.byFD[e.fd] = e, e
 	if e.foreign {
@@ -110,20 +112,48 @@ func (s *set) change(e *entry, want uint32) error {
 	if e.gone || want == e.want {
 		return nil
 	}
-	was := e.want
+	was := *e
 	e.want = want
 	var err error
-	switch {
-	case want == 0:
-		err = unix.EpollDel(s.ep, e.fd)
-	case was == 0:
-		err = unix.EpollAddKey(s.ep, e.fd, e.flags(), e.key)
-	default:
+	if s.place(&was) == s.place(e) && want != 0 {
 		err = unix.EpollModKey(s.ep, e.fd, e.flags(), e.key)
+	} else if !s.verify(&was) {
+		err = ErrClosed
+	} else if err = s.enter(e); err == nil {
+		_ = unix.EpollDel(s.place(&was), e.fd)
+	}
+	if err != nil {
+		e.want = was.want
+		if stale(err) {
+			err = ErrClosed
+		}
+		return err
 	}
 	s.dirty = true
-	if err != nil && stale(err) {
-		return ErrClosed
+	return nil
+}
+
+// place gives the epoll instance that an entry belongs into.
+func (s *set) place(e *entry) int {
+	if e.want == 0 {
+		return s.asleep
+	}
+	return s.ep
+}
+
+// enter puts an entry into its place. s.mu is held.
+func (s *set) enter(e *entry) (err error) {
+	if e.want == 0 && s.asleep < 0 {
+		if s.asleep, err = unix.EpollCreate(); err != nil {
+			s.asleep = -1
+			return err
+		}
+	}
+	err = unix.EpollAddKey(s.place(e), e.fd, e.flags(), e.key)
+	if errors.Is(err, syscall.EEXIST) {
+		// The file was watched under this number, which was closed before the watch was,
+		// and lives on in a duplicate that has got the number now.
+		err = unix.EpollModKey(s.place(e), e.fd, e.flags(), e.key)
 	}
 	return err
 }
@@ -136,9 +166,7 @@ func (s *set) remove(e *entry) {
 	if e.gone || e.key == 0 {
 		return
 	}
-	if e.want != 0 {
-		_ = unix.EpollDel(s.ep, e.fd) // if it fails there is nothing to remove
-	}
+	_ = unix.EpollDel(s.place(e), e.fd) // if it fails there is nothing to remove
 	s.forget(e)
 }
 
@@ -161,19 +189,15 @@ func (s *set) forget(e *entry) {
 // verify reports whether the descriptor is still the file that was registered, and lets a
 // one-shot one be reported again. s.mu is held.
 func (s *set) verify(e *entry) bool {
-	return unix.EpollModKey(s.ep, e.fd, e.flags(), e.key) == nil
+	return unix.EpollModKey(s.place(e), e.fd, e.flags(), e.key) == nil
 }
 
-// renew is verify for an entry that was found ready, or is looked after now and then. One
-// that was removed, or is not watched at the moment, is neither renewed nor stale.
-func (s *set) renew(e *entry) (ok, stale bool) {
+// renew is verify for an entry whose handler is about to be called, or that is looked after
+// now and then. One that was removed is not stale.
+func (s *set) renew(e *entry) (stale bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e.gone || e.want == 0 {
-		return false, false
-	}
-	ok = s.verify(e)
-	return ok, !ok
+	return !e.gone && !s.verify(e)
 }
 
 // stale reports whether an error of epoll means that a file is closed: its number is free
@@ -183,15 +207,16 @@ func stale(err error) bool {
 }
 
 // some gives foreign entries in turns, at most len(dst), from position i; next is where to
-// go on.
+// go on, 0 if these were the last.
 func (s *set) some(dst []*entry, i int) (n, next int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if i >= len(s.user) {
-		i = 0
-	}
+	i = min(i, len(s.user))
 	n = copy(dst, s.user[i:])
-	return n, i + n
+	if next = i + n; next == len(s.user) {
+		next = 0
+	}
+	return n, next
 }
 
 // foreigners gives the number of descriptors that belong to the user.
@@ -201,7 +226,12 @@ func (s *set) foreigners() int {
 	return len(s.user)
 }
 
-func (s *set) close() { unix.Close(s.ep) }
+func (s *set) close() {
+	unix.Close(s.ep)
+	if s.asleep >= 0 {
+		unix.Close(s.asleep)
+	}
+}
 
 // sortHits brings what was found into the order of registration, so that it does not
 // depend on the backend.

@@ -16,7 +16,9 @@ type lazy struct {
 	armed    bool
 	prepares int
 	serve    func()
-	err      error
+	err      error // of Prepare and Serve
+
+	prepareErr error
 }
 
 func (s *lazy) FD() (int, error) { return s.fd, nil }
@@ -24,7 +26,7 @@ func (s *lazy) FD() (int, error) { return s.fd, nil }
 func (s *lazy) Prepare() (bool, error) {
 	s.prepares++
 	s.armed = true
-	return s.work > 0, s.err
+	return s.work > 0, errors.Join(s.err, s.prepareErr)
 }
 
 func (s *lazy) Serve(most int) (n int, err error) {

@@ -30,7 +30,7 @@ func (l *Loop) After(d time.Duration, f func()) *Timer {
 
 // Reset has the timer run for d from now, whether it was running or not.
 func (t *Timer) Reset(d time.Duration) {
-	if t == nil {
+	if t == nil || t.l == nil {
 		return
 	}
 	l := t.l
@@ -51,7 +51,7 @@ func (t *Timer) Reset(d time.Duration) {
 // called already, or that the timer was stopped. Called by another goroutine it does not
 // wait for f.
 func (t *Timer) Stop() bool {
-	if t == nil {
+	if t == nil || t.l == nil {
 		return false
 	}
 	l := t.l

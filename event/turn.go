@@ -101,7 +101,7 @@ func (l *Loop) gather(block bool, deadline int64) (slept bool, err error) {
 	l.take()
 	if block && !l.pending() && !l.spin(deadline) {
 		l.prepareHot()
-		if !l.pending() {
+		if l.n == 0 && !l.pending() { // it may have called OnError
 			if slept, err = l.sleep(deadline); slept || err != nil {
 				return slept, err
 			}
@@ -220,17 +220,8 @@ func (l *Loop) collect() {
 
 // found is collect for the descriptor of a watch.
 func (l *Loop) found(e *entry, got uint32) {
-	w := e.w
-	if e.foreign {
-		ok, stale := l.set.renew(e)
-		if stale {
-			w.fault = ErrClosed
-		} else if !ok {
-			return
-		}
-	}
-	w.got |= got
-	l.enqueue(w)
+	e.w.got |= got
+	l.enqueue(e.w)
 }
 
 // enqueue has a watch served.
@@ -278,6 +269,9 @@ func (l *Loop) serve(w *Watch) {
 	var more bool
 	if !w.closed.Load() {
 		err := w.fault
+		if err == nil && w.e.foreign && w.got != 0 && l.set.renew(&w.e) {
+			err = ErrClosed // perhaps since it was found ready
+		}
 		if err == nil {
 			more, err = w.src.serve(w, l.cfg.Batch)
 		}

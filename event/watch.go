@@ -26,6 +26,7 @@ type Watch struct {
 
 	// Under l.mu.
 	posted  bool // in inbox
+	early   bool // to be posted, as soon as it is one of the loop's
 	onError func(error)
 }
 
@@ -114,6 +115,9 @@ func (l *Loop) count(w *Watch) {
 	l.seq++
 	w.seq = l.seq
 	l.watches[w] = struct{}{}
+	if w.early {
+		w.postLocked()
+	}
 }
 
 // bySeq compares watches in the order of registration.
@@ -128,6 +132,10 @@ func (w *Watch) post() {
 
 // postLocked is post with l.mu held.
 func (w *Watch) postLocked() {
+	if w.seq == 0 {
+		w.early = true // its source has ended before it was registered
+		return
+	}
 	if w.posted || w.closed.Load() || w.l.closed {
 		return
 	}
