@@ -13,10 +13,10 @@ type descriptor struct {
 func newDescriptor(errs bool) (*descriptor, error) {
 	if errs {
 		fd, peer, err := socketPair()
-		return &descriptor{fd, peer}, err
+		return &descriptor{fd: fd, peer: peer}, err
 	}
 	fd, err := unix.Eventfd()
-	return &descriptor{fd, -1}, err
+	return &descriptor{fd: fd, peer: -1}, err
 }
 
 // set makes it readable, or not.
