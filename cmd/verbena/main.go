@@ -3,6 +3,7 @@
 //	verbena ping            both ends on this machine
 //	verbena ping ADDR       a peer: another verbena, or rdma-core's rping
 //	verbena devices         what devices there are, and which one is used
+//	verbena proxy           carry a TCP service over RDMA
 //	verbena help            what else there is
 package main
 
@@ -27,7 +28,7 @@ type command struct {
 	run   func(ctx context.Context, e *env, args []string) error
 }
 
-var commands = []*command{pingCommand, devicesCommand, versionCommand}
+var commands = []*command{pingCommand, devicesCommand, proxyCommand, versionCommand}
 
 // env is what a command may talk to. ctx of its run ends with the first interrupt.
 type env struct {
