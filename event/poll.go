@@ -36,6 +36,7 @@ func (p *poller) copySet() bool {
 
 func (p *poller) wait(block bool, hits []hit) ([]hit, error) {
 	p.copySet()
+	p.set.exorcise()
 	var limit time.Duration
 	if block {
 		limit = -1

@@ -35,6 +35,7 @@ func (p *selector) wait(block bool, hits []hit) ([]hit, error) {
 			p.nfd = max(p.nfd, fd+1)
 		}
 	}
+	p.set.exorcise()
 	p.rr, p.ww = p.r, p.w
 	n, err := unix.Select(p.nfd, &p.rr, &p.ww, block)
 	switch {

@@ -56,6 +56,10 @@ type set struct {
 	byFD  map[int]*entry
 	user  []*entry // those that are foreign
 	dirty bool     // changed since a backend copied it
+
+	// ghosts is how many entries were forgotten that may be in ep still, at most: their
+	// number was closed, so they cannot be removed, but their file may live on.
+	ghosts int
 }
 
 func newSet(limit int) (*set, error) {
@@ -90,6 +94,7 @@ func (s *set) add(e *entry) (dead *entry, err error) {
 			return nil, ErrWatched
 		}
 		s.forget(old)
+		s.ghosts++
 		dead = old
 	}
 	s.next++
@@ -166,8 +171,29 @@ func (s *set) remove(e *entry) {
 	if e.gone || e.key == 0 {
 		return
 	}
-	_ = unix.EpollDel(s.place(e), e.fd) // if it fails there is nothing to remove
+	if unix.EpollDel(s.place(e), e.fd) != nil {
+		s.ghosts++
+	}
 	s.forget(e)
+}
+
+// exorcise makes ep forget ghosts that are ready, which it does when it has told of them
+// once, as they are one-shot. It is for backends that do not wait for ep.
+func (s *set) exorcise() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ghosts == 0 {
+		return
+	}
+	var events [32]unix.EpollEvent
+	n, _ := unix.EpollWait(s.ep, events[:], 0) // an error comes from the backend, too
+	for i := range max(n, 0) {
+		if e := s.byKey[unix.EpollKey(&events[i])]; e == nil {
+			s.ghosts = max(s.ghosts-1, 0)
+		} else if e.foreign {
+			s.verify(e) // it was told of only here
+		}
+	}
 }
 
 // forget takes an entry out of the tables. s.mu is held.
