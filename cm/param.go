@@ -25,7 +25,7 @@ const (
 
 // Defaults of ConnParam.
 const (
-	defaultRetry  = 6 // Linux Soft-RoCE takes 7 as for ever, and would never notice a peer that froze
+	defaultRetry  = 7
 	defaultRNR    = 7 // for ever
 	defaultMinRNR = 640 * time.Microsecond
 	maxMinRNR     = 655360 * time.Microsecond
@@ -44,7 +44,7 @@ type ConnParam struct {
 	Private            []byte
 	ResponderResources int           // reads and atomics served at once; zero: as many as both can; negative: none
 	InitiatorDepth     int           // issued at once; zero: as many as both can; negative: none
-	RetryCount         int           // zero: 6; negative: none; 7 is without end on Soft-RoCE. Connect only: the peer takes this side's
+	RetryCount         int           // zero: 7, which is for ever on Linux Soft-RoCE; negative: none. Connect only: the peer takes this side's
 	RNRRetryCount      int           // zero: 7, for ever; negative: none
 	MinRNRTimer        time.Duration // zero: 0.64 ms
 	AckTimeout         time.Duration // zero: from the path

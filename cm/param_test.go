@@ -20,7 +20,7 @@ func TestC207_DefaultParameters(t *testing.T) {
 		if err != nil {
 			t.Fatal(name, err)
 		}
-		want := driver.ConnParam{ResponderResources: 128, InitiatorDepth: 64, RetryCount: 6, RNRRetryCount: 7}
+		want := driver.ConnParam{ResponderResources: 128, InitiatorDepth: 64, RetryCount: 7, RNRRetryCount: 7}
 		if c := s.conn; c.ResponderResources != want.ResponderResources || c.InitiatorDepth != want.InitiatorDepth ||
 			c.RetryCount != want.RetryCount || c.RNRRetryCount != want.RNRRetryCount || c.QPN != 0 || c.FlowControl || c.SRQ {
 			t.Errorf("%s: %+v, want %+v", name, c, want)

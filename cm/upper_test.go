@@ -36,7 +36,7 @@ func TestUpperConnect(t *testing.T) {
 				return
 			}
 			defer req.Close()
-			if string(req.Private()[:5]) != "hello" || req.Param().RetryCount != 6 || req.Device() != w.dev || req.Port() != 1 || !req.LocalAddr().IsValid() || !req.RemoteAddr().IsValid() {
+			if string(req.Private()[:5]) != "hello" || req.Param().RetryCount != 7 || req.Device() != w.dev || req.Port() != 1 || !req.LocalAddr().IsValid() || !req.RemoteAddr().IsValid() {
 				t.Errorf("request %q %+v", req.Private(), req.Param())
 			}
 			w.post(w.create(req.CreateQP))

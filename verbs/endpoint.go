@@ -73,7 +73,7 @@ func (e *Endpoint) UnmarshalText(b []byte) error {
 	return nil
 }
 
-// PathOptions; zero fields: 6 retries, RNR retries for ever, ack time-out 67 ms, min
+// PathOptions; zero fields: 7 retries (on Linux Soft-RoCE that is for ever), RNR retries for ever, ack time-out 67 ms, min
 // RNR timer 0.64 ms, depths 1, traffic class 0, no rights for the peer.
 type PathOptions struct {
 	RetryCount, RNRRetry         *int // a pointer, as 0 is a value with a meaning
@@ -88,8 +88,7 @@ type PathOptions struct {
 const (
 	defaultTimeout     = 67108864 * time.Nanosecond // 4.096 µs × 2^14
 	defaultMinRNRTimer = 640 * time.Microsecond
-	defaultRetry       = 6 // as in package cm: Linux Soft-RoCE takes 7 as for ever
-	defaultRNR         = 7 // for ever
+	defaultRetry       = 7
 )
 
 // Endpoint prepares the queue pair (INIT) on a port and GID index and gives what to
@@ -201,7 +200,7 @@ func (qp *QP) Join(peer Endpoint, o *PathOptions) error {
 		Timeout:         orDefault(o.Timeout, defaultTimeout),
 		MinRNRTimer:     orDefault(o.MinRNRTimer, defaultMinRNRTimer),
 		RetryCount:      defaultRetry,
-		RNRRetry:        defaultRNR,
+		RNRRetry:        defaultRetry,
 	}
 	if o.RetryCount != nil {
 		a.RetryCount = *o.RetryCount

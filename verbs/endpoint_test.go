@@ -34,7 +34,7 @@ func TestEndpoint(t *testing.T) {
 	qa, qb := sa.Attr(), sb.Attr()
 	if qa.State != ib.StateRTS || qa.DestQPN != b.Num() || qa.RQPSN != eb.PSN || qa.SQPSN != ea.PSN || qa.PathMTU != ib.MTU512 ||
 		qa.AH.DGID != eb.GID || qa.AH.SGIDIndex != 1 || !qa.AH.Global || qa.AH.TrafficClass != 8 || qa.Access != ib.RemoteWrite ||
-		qa.RetryCount != 6 || qa.RNRRetry != 7 || qa.MinRNRTimer != 640*time.Microsecond || qa.MaxRDAtomic != 1 || qa.Timeout < 60*time.Millisecond {
+		qa.RetryCount != 7 || qa.RNRRetry != 7 || qa.MinRNRTimer != 640*time.Microsecond || qa.MaxRDAtomic != 1 || qa.Timeout < 60*time.Millisecond {
 		t.Errorf("%+v", qa)
 	}
 	if qb.RNRRetry != 0 || qb.MaxRDAtomic != 3 || qb.Timeout != time.Second || qb.AH.HopLimit != 64 {

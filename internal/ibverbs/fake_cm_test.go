@@ -408,7 +408,7 @@ func TestFakeFullConnection(t *testing.T) {
 		t.FailNow()
 	}
 	defer s.Close()
-	if a := must(s.QP().Query(ib.AttrMinRNRTimer | ib.AttrRetryCount))(t); a.MinRNRTimer != 640*time.Microsecond || a.RetryCount != 6 {
+	if a := must(s.QP().Query(ib.AttrMinRNRTimer | ib.AttrRetryCount))(t); a.MinRNRTimer != 640*time.Microsecond || a.RetryCount != 7 {
 		t.Errorf("%+v", a)
 	}
 	copy(b.Bytes()[1000:], "through both floors")
