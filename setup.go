@@ -72,27 +72,31 @@ func newHalf(cfg *Config, m maker, recvQ, sendQ int, base, ring bool) (h *half, 
 		return nil, err
 	}
 	h = &half{cfg: cfg, c: newConn(cfg, hub, room), recvQ: recvQ, sendQ: sendQ}
-	defer func() {
-		if err != nil {
-			h.c.mem.free(hub)
-			hub.release(room)
+	if err := h.fit(m, base, ring); err != nil {
+		if h.c.qp != nil {
+			h.c.qp.Close() // before the queue, which it keeps open
 		}
-	}()
-	h.hello.Flags = stream.FlagIOMap
-	if base {
-		if err = h.makeBase(); err != nil {
-			return nil, err
-		}
-	}
-	if ring {
-		if err = h.makeRing(); err != nil {
-			return nil, err
-		}
-	}
-	if err = h.makeQP(m); err != nil {
+		h.c.mem.free(hub)
+		hub.release(room)
 		return nil, err
 	}
 	return h, nil
+}
+
+// fit makes memory and queue pair.
+func (h *half) fit(m maker, base, ring bool) error {
+	h.hello.Flags = stream.FlagIOMap
+	if base {
+		if err := h.makeBase(); err != nil {
+			return err
+		}
+	}
+	if ring {
+		if err := h.makeRing(); err != nil {
+			return err
+		}
+	}
+	return h.makeQP(m)
 }
 
 // makeBase makes the receives that Verbena begins with.
