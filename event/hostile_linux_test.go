@@ -297,3 +297,35 @@ func TestClosedBehindTheBack(t *testing.T) {
 		})
 	}
 }
+
+// TestSpinHears: a loop that spins for as long as it likes hears of timers, calls and Stop
+// that others bring meanwhile.
+func TestSpinHears(t *testing.T) {
+	for _, most := range []time.Duration{time.Hour, 1<<63 - 1} {
+		for _, b := range backends {
+			t.Run(b.String(), func(t *testing.T) {
+				l := newLoop(t, event.Config{Backend: b, Spin: event.Spin{Max: most}, Recheck: -1})
+				n := newRig(t, nil).line(nil)
+				spins := make(chan bool, 1)
+				get[*event.Watch](t)(l.CQ(n.cq, func(verbs.WC) { spins <- true }))
+				stop := running(t, l)
+				for range 5 {
+					before := l.Stats().Spins
+					n.give(1)
+					arrive(t, spins, "a completion, after which it spins")
+					waitFor(t, "the spin", func() bool { return l.Stats().Spins > before })
+					called := make(chan bool, 1)
+					far := l.After(time.Hour, func() {})
+					go l.After(time.Millisecond, func() { called <- true })
+					arrive(t, called, "a timer of another goroutine")
+					n.give(1)
+					arrive(t, spins, "a completion")
+					go far.Reset(time.Millisecond)
+					go l.Do(func() { called <- true })
+					arrive(t, called, "a call of another goroutine")
+				}
+				stop()
+			})
+		}
+	}
+}

@@ -55,6 +55,7 @@ type Loop struct {
 	deadline  int64 // of the turn
 	recheckAt int64 // of the next re-check
 	fires     int64 // of timerFD
+	spinEnd   int64 // of the spin that the loop is in
 
 	mail    atomic.Bool // there is something in inbox, lost or calls, or a flag was set
 	running atomic.Pointer[Watch]

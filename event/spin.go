@@ -28,8 +28,14 @@ func (l *Loop) spin(deadline int64) (found bool) {
 	}
 	start := l.now()
 	end := start + budget
+	if end < start {
+		end = 1<<63 - 1
+	}
 	if deadline > 0 {
 		end = min(end, deadline)
+	}
+	if at := l.recheck.next(); at > 0 {
+		end = min(end, at)
 	}
 	l.mu.Lock()
 	nested := l.nested
@@ -37,10 +43,14 @@ func (l *Loop) spin(deadline int64) (found bool) {
 	if len(l.timers.t) > 0 {
 		end = min(end, l.timers.t[0].when)
 	}
+	if !nested {
+		l.spinEnd = end
+	}
 	l.mu.Unlock()
 	if nested {
 		return false
 	}
+	defer l.spun()
 	l.stats.spins.Add(1)
 	glance := start + spinOthers
 	for i := 1; ; i++ {
@@ -83,4 +93,11 @@ func (l *Loop) spin(deadline int64) (found bool) {
 		}
 	}
 	return false
+}
+
+// spun ends a spin.
+func (l *Loop) spun() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.spinEnd = 0
 }

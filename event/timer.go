@@ -94,6 +94,9 @@ func (l *Loop) retimeNow() {
 	if l.sleeping || l.nested {
 		l.retime()
 	}
+	if h := l.timers.t; len(h) > 0 && h[0].when < l.spinEnd {
+		l.mail.Store(true) // a spin looks at nothing else
+	}
 }
 
 // retime sets timerFD to the next time at which the loop has to look. Unless FD must be
