@@ -116,15 +116,13 @@ func (c *Conn) unmap(i int) error {
 		c.maps[i].going = true
 		c.settle(nil)
 	}
-	for c.maps[i].going && !c.over {
+	for c.maps[i].going && !c.over && !c.e.PeerClosed() { // who has closed writes no more, and gives no answer
 		if err := c.limits(&c.wdl); err != nil {
 			return err
 		}
 		c.pause(&c.wr)
 	}
-	if !c.maps[i].going || c.over {
-		c.maps[i] = mapping{}
-	}
+	c.maps[i] = mapping{}
 	return nil
 }
 

@@ -3,6 +3,7 @@ package rdma
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"syscall"
 	"time"
@@ -123,7 +124,7 @@ func (c *Conn) SetLinger(sec int) error {
 		case sec == 0:
 			c.opts.linger = -1
 		default:
-			c.opts.linger = time.Duration(sec) * time.Second
+			c.opts.linger = time.Duration(min(sec, math.MaxInt32)) * time.Second
 		}
 		return nil
 	})

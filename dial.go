@@ -123,7 +123,7 @@ func (d *Dialer) end(now time.Time) time.Time {
 }
 
 func sameFamily(addrs []netip.AddrPort, a netip.Addr) []netip.AddrPort {
-	if a.IsUnspecified() && a.Is6() {
+	if a.IsUnspecified() && a.Is6() { // see attempt.from
 		return addrs
 	}
 	var same []netip.AddrPort
@@ -235,6 +235,15 @@ func share(ctx context.Context, left int) (context.Context, context.CancelFunc) 
 	return context.WithTimeout(ctx, min(max(all/time.Duration(left), leastShare), all))
 }
 
+// from gives the local address for one target: the wildcard [::] stands for both families,
+// as it does to package net.
+func (a *attempt) from(to netip.AddrPort) netip.AddrPort {
+	if to.Addr().Is4() && a.local.Addr() == netip.IPv6Unspecified() {
+		return netip.AddrPortFrom(netip.IPv4Unspecified(), a.local.Port())
+	}
+	return a.local
+}
+
 func (a *attempt) fail(to netip.AddrPort, err error) error {
 	var source net.Addr
 	if a.local.IsValid() {
@@ -294,7 +303,7 @@ func (a *attempt) rdma(ctx context.Context, to netip.AddrPort) (*Conn, error) {
 	p, err := a.cfg.provider()
 	var route *cm.Route
 	if err == nil {
-		route, err = cm.Resolve(ctx, p, to.String(), &cm.Config{LocalAddr: a.local, TOS: a.cfg.TOS})
+		route, err = cm.Resolve(ctx, p, to.String(), &cm.Config{LocalAddr: a.from(to), TOS: a.cfg.TOS})
 	}
 	if t := a.cfg.Trace; t != nil && t.Resolved != nil {
 		name := ""
@@ -313,7 +322,7 @@ func (a *attempt) rdma(ctx context.Context, to netip.AddrPort) (*Conn, error) {
 func (a *attempt) tcp(ctx context.Context, to netip.AddrPort, why error) (*Conn, error) {
 	var d net.Dialer
 	if a.local.IsValid() {
-		d.LocalAddr = net.TCPAddrFromAddrPort(a.local)
+		d.LocalAddr = net.TCPAddrFromAddrPort(a.from(to))
 	}
 	c, err := d.DialContext(ctx, a.family.tcp(), to.String())
 	if err != nil {

@@ -85,7 +85,7 @@ func newHalf(cfg *Config, m maker, recvQ, sendQ int, base, ring bool) (h *half, 
 
 // fit makes memory and queue pair.
 func (h *half) fit(m maker, base, ring bool) error {
-	h.hello.Flags = stream.FlagIOMap
+	h.hello.Flags, h.hello.IOMap = stream.FlagIOMap, h.cfg.Maps
 	if base {
 		if err := h.makeBase(); err != nil {
 			return err
@@ -136,7 +136,6 @@ func (h *half) makeRing() (err error) {
 	if h.hello.Ext.Version != 0 {
 		h.hello.Credits = uint16(max(int(h.hello.Ext.Credits)-stream.SpareRecvs, 1))
 	}
-	h.hello.IOMap = h.cfg.Maps
 	h.hello.SGLAddr, h.hello.SGLKey, h.hello.SGLLen = tab.Addr, tab.RKey, ringBuffers
 	h.hello.BufAddr, h.hello.BufKey, h.hello.BufLen = first.Addr, first.RKey, uint32(size)
 	return nil

@@ -13,8 +13,15 @@ type keepAlive struct {
 	id   uint64        // its request, in Compatible
 }
 
+// longest keeps sums of times from running over: a program may say "never" with the
+// greatest Duration.
+const longest = 1 << 60 // 36 years
+
 func (k *keepAlive) set(c KeepAlive, now time.Duration) {
-	k.KeepAlive = c
+	k.KeepAlive = KeepAlive{Idle: min(c.Idle, longest), Interval: c.Interval, Count: max(c.Count, 1)}
+	if k.Interval > longest/time.Duration(k.Count) {
+		k.Interval, k.Count = longest, 1
+	}
 	k.heard(now)
 }
 
@@ -25,7 +32,7 @@ func (k *keepAlive) heard(now time.Duration) {
 }
 
 // patience is how long an answer may take.
-func (k *keepAlive) patience() time.Duration { return k.Interval * time.Duration(max(k.Count, 1)) }
+func (k *keepAlive) patience() time.Duration { return k.Interval * time.Duration(k.Count) }
 
 func (k *keepAlive) deadline() (time.Duration, bool) {
 	switch {

@@ -97,6 +97,10 @@ func (e *Engine) writeErr() error {
 // ErrAborted, ErrTransport, *ProtocolError.
 func (e *Engine) Err() error { return e.end.err }
 
+// PeerClosed reports whether the peer has closed, or the connection is over or lost: it
+// writes no more to a map, and answers nothing.
+func (e *Engine) PeerClosed() bool { return e.end.peerClosed || e.end.gone || e.end.err != nil }
+
 // CloseWrite ends this side's data behind what was committed. The peer reads the end.
 func (e *Engine) CloseWrite() {
 	if e.end.write == writeOpen {

@@ -1,0 +1,151 @@
+package rdma_test
+
+import (
+	"io"
+	"math"
+	"net"
+	"testing"
+	"time"
+
+	rdma "github.com/verbena-rdma/verbena"
+	"github.com/verbena-rdma/verbena/ib"
+)
+
+// TestC291_KeepAliveNever: the longest time that can be said is one without questions, and
+// not one that is over at once.
+func TestC291_KeepAliveNever(t *testing.T) {
+	each(t, func(t *testing.T, l *rig) {
+		l.server.KeepAlive, l.client.KeepAlive = -1, math.MaxInt64
+		s, c := l.pair(t)
+		defer closeBoth(s, c)
+		quiet := func(what string) {
+			t.Helper()
+			time.Sleep(time.Minute)
+			before := l.fabric.Stats().Sent
+			time.Sleep(time.Hour)
+			if n := l.fabric.Stats().Sent - before; n > 0 {
+				t.Errorf("%s: %d packets while nobody said anything", what, n)
+			}
+		}
+		quiet("Config.KeepAlive")
+		k := net.KeepAliveConfig{Enable: true, Idle: math.MaxInt64, Interval: math.MaxInt64, Count: math.MaxInt}
+		if err := c.SetKeepAliveConfig(k); err != nil {
+			t.Fatal(err)
+		}
+		quiet("SetKeepAliveConfig")
+		// A question that may wait for ever for its answer does not end the connection.
+		k.Idle = time.Second
+		if err := c.SetKeepAliveConfig(k); err != nil {
+			t.Fatal(err)
+		}
+		heal := l.fabric.Cut(clientAddr, serverAddr)
+		time.Sleep(1200 * time.Millisecond)
+		heal()
+		writes(t, c, []byte("up"))
+		reads(t, s, []byte("up"))
+	})
+}
+
+// TestC290_LingerLong: more seconds than a Duration has are a long time, and not a reset.
+func TestC290_LingerLong(t *testing.T) {
+	pairs(t, func(t *testing.T, l *rig, s, c *rdma.Conn) {
+		if err := c.SetLinger(math.MaxInt); err != nil {
+			t.Fatal(err)
+		}
+		writes(t, c, []byte("last"))
+		closed := make(chan error, 1)
+		go func() { closed <- c.Close() }()
+		if b, err := io.ReadAll(s); string(b) != "last" || err != nil {
+			t.Errorf("%q, %v", b, err)
+		}
+		s.Close() // rsockets waits for that
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestC286_LocalWildcard: an address without an IP is the system's choice in either family.
+func TestC286_LocalWildcard(t *testing.T) {
+	each(t, func(t *testing.T, l *rig) {
+		ln := l.listen(t)
+		defer ln.Close()
+		for _, a := range []net.Addr{&net.TCPAddr{}, (*net.TCPAddr)(nil), &net.TCPAddr{IP: net.IPv6unspecified}, &net.TCPAddr{IP: net.IPv4zero}} {
+			d := l.dialer()
+			d.LocalAddr = a
+			c, err := d.Dial("rdma", ln.Addr().String())
+			if err != nil {
+				t.Fatalf("from %v: %v", a, err)
+			}
+			s, err := ln.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := c.LocalAddr().(rdma.Addr); got.Addr() != clientAddr || got.String() != s.RemoteAddr().String() {
+				t.Errorf("from %v: %v, and the peer sees %v", a, got, s.RemoteAddr())
+			}
+			closeBoth(s, c)
+		}
+	})
+}
+
+// TestC297_UnmapWithoutPeer: who has closed gives no answer, and none is waited for, be it
+// gone before or during the call.
+func TestC297_UnmapWithoutPeer(t *testing.T) {
+	for name, before := range map[string]bool{"before": true, "during": false} {
+		t.Run(name, func(t *testing.T) {
+			each(t, func(t *testing.T, l *rig) {
+				l.server.Maps = 1
+				s, c := l.pair(t)
+				mr, err := c.PD().Alloc(4096, ib.LocalWrite|ib.RemoteWrite)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer mr.Close()
+				if _, err := c.Map(mr, 0); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(time.Second)
+				closed := make(chan error, 1)
+				go func() { closed <- s.Close() }()
+				if before {
+					time.Sleep(10 * time.Second)
+				}
+				if err := c.Unmap(mr); err != nil {
+					t.Error(err)
+				}
+				c.Close()
+				if err := <-closed; err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// TestC297_ListenerWrites: Config.Maps counts on the side of the listener as well.
+func TestC297_ListenerWrites(t *testing.T) {
+	each(t, func(t *testing.T, l *rig) {
+		l.server.Maps = 1
+		s, c := l.pair(t)
+		defer closeBoth(s, c)
+		mr, err := c.PD().Alloc(4096, ib.LocalWrite|ib.RemoteWrite)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer mr.Close()
+		if _, err := c.Map(mr, 0); err != nil {
+			t.Fatal(err)
+		}
+		writes(t, c, []byte("mapped"))
+		reads(t, s, []byte("mapped"))
+		if n, err := s.MapWrite([]byte("there"), 10); n != 5 || err != nil {
+			t.Fatal(n, err)
+		}
+		writes(t, s, []byte("done"))
+		reads(t, c, []byte("done"))
+		if got := string(mr.Bytes()[10:15]); got != "there" {
+			t.Errorf("%q", got)
+		}
+	})
+}
