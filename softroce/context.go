@@ -85,7 +85,9 @@ var (
 
 func (d *device) open() *deviceContext {
 	c := &deviceContext{d: d, ends: make(map[ender]struct{})}
-	c.async.notifier.init(d.foreign)
+	// Its descriptor is no reason to read sockets on a thread of their own: nobody waits
+	// there for packets, and that of a shared opening stays as long as the process.
+	c.async.notifier.init(nil)
 	d.mu.Lock()
 	d.contexts[c] = struct{}{}
 	d.mu.Unlock()
