@@ -329,3 +329,45 @@ func TestSpinHears(t *testing.T) {
 		}
 	}
 }
+
+// TestCloseTouchesNoOther: while one goroutine closes a loop that another runs, the numbers of
+// its descriptors may be given to a new loop already; that one keeps what it watches.
+func TestCloseTouchesNoOther(t *testing.T) {
+	// Not in parallel, so that numbers are given again at once.
+	var fds [200]int
+	for i := range fds {
+		fds[i] = eventfd(t)
+		signal(t, fds[i])
+	}
+	watch := func(l *event.Loop, f func()) {
+		for _, fd := range fds {
+			get[*event.Watch](t)(l.File(fd, event.Readable, func(event.Mask) { f() }))
+		}
+	}
+	for _, b := range backends {
+		for range 30 {
+			old := get[*event.Loop](t)(event.New(&event.Config{Backend: b}))
+			in := make(chan bool, 1)
+			watch(old, func() {
+				select {
+				case in <- true:
+				default:
+				}
+			})
+			ended := make(chan error, 1)
+			go func() { ended <- old.Run(context.Background()) }()
+			arrive(t, in, "a handler")
+			closed := make(chan error, 1)
+			go func() { closed <- old.Close() }()
+			is(t, arrive(t, ended, "the end of Run"), net.ErrClosed, "Run")
+			l := get[*event.Loop](t)(event.New(&event.Config{Backend: b}))
+			watch(l, func() {})
+			must(t, arrive(t, closed, "the end of Close"))
+			turn(t, l, len(fds))
+			must(t, l.Close())
+			if t.Failed() {
+				return
+			}
+		}
+	}
+}

@@ -142,13 +142,12 @@ func (l *Loop) end() {
 			l.raise()
 		}
 	}
-	last := l.closed && !l.released
-	l.released = l.released || last
-	l.cond.Broadcast()
-	l.mu.Unlock()
-	if last {
+	if l.closed && !l.released {
+		l.released = true
 		l.release()
 	}
+	l.cond.Broadcast()
+	l.mu.Unlock()
 }
 
 // Run dispatches until ctx ends (it gives ctx's error), Stop is called (nil), the loop is

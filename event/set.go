@@ -148,6 +148,9 @@ func (s *set) place(e *entry) int {
 
 // enter puts an entry into its place. s.mu is held.
 func (s *set) enter(e *entry) (err error) {
+	if s.ep < 0 {
+		return ErrClosed
+	}
 	if e.want == 0 && s.asleep < 0 {
 		if s.asleep, err = unix.EpollCreate(); err != nil {
 			s.asleep = -1
@@ -252,11 +255,16 @@ func (s *set) foreigners() int {
 	return len(s.user)
 }
 
+// close ends the set. Watches that are closed later leave the numbers alone, which may mean
+// the set of another loop by then.
 func (s *set) close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	unix.Close(s.ep)
 	if s.asleep >= 0 {
 		unix.Close(s.asleep)
 	}
+	s.ep, s.asleep = -1, -1
 }
 
 // sortHits brings what was found into the order of registration, so that it does not
