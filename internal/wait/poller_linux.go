@@ -39,8 +39,28 @@ func newPoller(fd int) (*poller, error) {
 		p.f.Close()
 		return nil, err
 	}
+	if p.f.SetReadDeadline(time.Time{}) != nil {
+		// Go's poller has not taken it. It does not say why, but epoll does.
+		err := refusal(dup)
+		p.f.Close()
+		return nil, err
+	}
 	p.check = p.ready
 	return p, nil
+}
+
+// refusal gives the error with which epoll refuses a descriptor: nested too deeply, as many
+// watches as the system permits, not a file that can be waited for.
+func refusal(fd int) error {
+	ep, err := unix.EpollCreate()
+	if err == nil {
+		err = unix.EpollAdd(ep, fd, unix.PollIn)
+		unix.Close(ep)
+	}
+	if err == nil {
+		err = syscall.EPERM // it was so a moment ago
+	}
+	return fmt.Errorf("wait for the descriptor in Go's poller: %w", err)
 }
 
 // ready asks the descriptor itself. The runtime calls it before it sleeps and after

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"os"
 	"sync"
 	"syscall"
 	"testing"
@@ -147,4 +148,31 @@ func hangUp(t *testing.T) (int, func()) {
 	}
 	t.Cleanup(func() { unix.Close(p[0]) })
 	return p[0], func() { unix.Close(p[1]) }
+}
+
+// TestRefused: what Go's poller does not take is an error that says why, and not a device
+// that is gone.
+func TestRefused(t *testing.T) {
+	t.Parallel()
+	f, err := os.Open("poller_linux_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	fd, err := unix.Dup(int(f.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	none := func() bool { return false }
+	s := New(eventfd(fd))
+	defer s.Close()
+	if err := s.Wait(context.Background(), none); !errors.Is(err, syscall.EPERM) {
+		t.Errorf("Wait: %v", err)
+	}
+	p := NewParker(eventfd(fd), none)
+	defer p.Close()
+	if _, err := p.Park(context.Background(), time.Second); !errors.Is(err, syscall.EPERM) {
+		t.Errorf("Park: %v", err)
+	}
 }
