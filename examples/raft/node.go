@@ -7,8 +7,10 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
@@ -129,7 +131,11 @@ func (n *node) committed() ([]record, error) {
 		if err := n.logs.GetLog(i, &l); err != nil {
 			return nil, err
 		}
-		all = append(all, record{l.Index, l.Term, l.Type.String(), string(l.Data)})
+		data := string(l.Data)
+		if !utf8.ValidString(data) {
+			data = strconv.Quote(data) // JSON has no bytes
+		}
+		all = append(all, record{l.Index, l.Term, l.Type.String(), data})
 	}
 	return all, nil
 }
