@@ -93,10 +93,13 @@ func (c *Conn) begin(e *stream.Engine) {
 	c.e = e
 	early := c.early
 	c.early = nil
+	if c.failed { // the queue broke during the handshake: see lost
+		e.Fail(&errnoError{errno: syscall.ECONNRESET, cause: c.hub.err()})
+	}
 	for i := range early {
 		c.take(&early[i])
 	}
-	if len(early) > 0 {
+	if len(early) > 0 || c.failed {
 		c.settle(nil)
 	}
 }
@@ -173,7 +176,7 @@ func (c *Conn) lost(err error) {
 	}
 	c.failed = true
 	if c.e == nil {
-		return // the connection manager tells who makes the connection
+		return // begin sees it, if the connection manager does not
 	}
 	c.e.Fail(&errnoError{errno: syscall.ECONNRESET, cause: err})
 	c.settle(nil)
@@ -206,9 +209,7 @@ func (c *Conn) settle(self *waiter) (woken int) {
 		}
 	}
 	c.schedule()
-	if c.ready.open {
-		c.ready.set(c.readable(), c.writable())
-	}
+	c.showReady()
 	return woken
 }
 
@@ -368,7 +369,15 @@ func (c *Conn) setDeadlines(t time.Time, read, write bool) error {
 			c.hub.wake(c.wr, nil)
 		}
 	}
+	c.showReady()
 	return nil
+}
+
+// showReady has the descriptor, if there is one, tell what is so. mu is held.
+func (c *Conn) showReady() {
+	if c.ready.open {
+		c.ready.set(c.readable(), c.writable())
+	}
 }
 
 func (c *Conn) onReadDeadline() {
@@ -377,6 +386,7 @@ func (c *Conn) onReadDeadline() {
 	if c.rdl.passed(c.rdFire) && c.rd != nil {
 		c.hub.wake(c.rd, nil)
 	}
+	c.showReady()
 }
 
 func (c *Conn) onWriteDeadline() {
@@ -385,6 +395,7 @@ func (c *Conn) onWriteDeadline() {
 	if c.wdl.passed(c.wrFire) && c.wr != nil {
 		c.hub.wake(c.wr, nil)
 	}
+	c.showReady()
 }
 
 // pause waits until somebody wakes the waiter in slot. mu is given up meanwhile.

@@ -178,12 +178,20 @@ func (h *hub) add(c *Conn) {
 	h.mu.Lock()
 	h.conns[c] = struct{}{}
 	h.mu.Unlock()
+	watchAsync(h.dev, c.cfg.Trace)
+	if err := h.err(); err != nil {
+		c.lost(err) // the queue broke before it knew of c
+	}
 }
 
 func (h *hub) remove(c *Conn) {
 	h.mu.Lock()
+	_, was := h.conns[c]
 	delete(h.conns, c)
 	h.mu.Unlock()
+	if was {
+		unwatchAsync(h.dev, c.cfg.Trace)
+	}
 }
 
 // fail ends the connections of a hub whose queue is broken or closed: no completion will

@@ -239,6 +239,9 @@ func (l *Listener) hold(dev *verbs.Device) {
 	if l.hubs == nil {
 		l.hubs = map[*verbs.Device]*hub{}
 	}
+	if l.hubs[dev] == nil {
+		watchAsync(dev, l.cfg.Trace)
+	}
 	l.hubs[dev] = h
 }
 
@@ -247,7 +250,8 @@ func (l *Listener) letHubsGo() {
 	all := l.hubs
 	l.hubs = nil
 	l.mu.Unlock()
-	for _, h := range all {
+	for dev, h := range all {
+		unwatchAsync(dev, l.cfg.Trace)
 		h.release(0)
 	}
 }

@@ -146,3 +146,51 @@ func TestC298_ListenerFD(t *testing.T) {
 		}
 	})
 }
+
+// A deadline that passes, or is set in the past, is an answer for TryRead and TryWrite, and
+// one that moves away takes it back.
+func TestC298_FDDeadline(t *testing.T) {
+	pairs(t, func(t *testing.T, _ *rig, s, c *rdma.Conn) {
+		fd, err := c.FD()
+		if err != nil {
+			t.Fatal(err)
+		}
+		check := func(what string, readable, writable bool) {
+			t.Helper()
+			synctest.Wait()
+			if r, w := polled(t, fd); r != readable || w != writable {
+				t.Errorf("%s: readable %v, writable %v, want %v and %v", what, r, w, readable, writable)
+			}
+		}
+		c.SetReadDeadline(time.Now().Add(time.Second))
+		check("before", false, true)
+		time.Sleep(2 * time.Second)
+		check("passed", true, true)
+		c.SetReadDeadline(time.Time{})
+		check("taken back", false, true)
+		c.SetReadDeadline(time.Unix(1, 0))
+		check("past", true, true)
+		c.SetReadDeadline(time.Now().Add(time.Hour))
+		check("moved", false, true)
+		total := 0
+		for full := false; !full; {
+			for {
+				n, err := c.TryWrite(make([]byte, 10000))
+				total += n
+				if err != nil {
+					break
+				}
+			}
+			time.Sleep(time.Second)
+			_, w := polled(t, fd)
+			full = !w
+		}
+		c.SetWriteDeadline(time.Now().Add(time.Second))
+		check("full", false, false)
+		time.Sleep(2 * time.Second)
+		check("full and passed", false, true)
+		c.SetWriteDeadline(time.Time{})
+		check("full again", false, false)
+		reads(t, s, make([]byte, total))
+	})
+}

@@ -24,7 +24,12 @@ type Trace struct {
 	FellBack func(address string, why error)
 	// CreditStall: a Write had to wait for the peer to read; d is how long.
 	CreditStall func(c *Conn, d time.Duration)
-	// Async: the device told of something; see verbs.AsyncEvents.
+	// Async: a device told of something: a port that goes down, an address that changes, a
+	// queue that breaks. It is called once for each event of a device that carries a
+	// connection of a Config with this Trace, or has brought its listener a request; of the
+	// events of queue pairs, for those of these connections. The library then reads the
+	// events of that device, so that a program that wants them beside it takes
+	// verbs.AsyncEvents.Observe; without Async it reads none.
 	Async func(ev verbs.AsyncEvent)
 	// Closed: the connection is over, by Close (nil) or by itself.
 	Closed func(c *Conn, cause error)
