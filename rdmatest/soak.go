@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/verbena-rdma/verbena/event"
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -60,9 +59,6 @@ type soakRun struct {
 	rescued uint64
 }
 
-// recheckLimit is after how long a sleeper looks without being told.
-const recheckLimit = time.Second
-
 // message follows the completion of a receive; false: it was the last.
 func (s *soakRun) message(wc *verbs.WC) (bool, error) {
 	if err := wc.Err(); err != nil {
@@ -107,32 +103,6 @@ func soakByWait(ctx context.Context, s *soakRun) error {
 		if more, err := s.messages(dst[:n]); !more || err != nil {
 			return err
 		}
-	}
-}
-
-// soakByLoop waits in an event.Loop.
-func soakByLoop(b event.Backend) func(ctx context.Context, s *soakRun) error {
-	return func(ctx context.Context, s *soakRun) (err error) {
-		l, err := event.New(&event.Config{Backend: b})
-		if err != nil {
-			return err
-		}
-		defer func() {
-			st := l.Stats()
-			s.sleeps, s.rescued = st.Sleeps, st.Rescued
-			err = errors.Join(err, l.Close())
-		}()
-		var fault error
-		_, err = l.CQ(s.cq, func(wc verbs.WC) {
-			if more, err := s.message(&wc); !more || err != nil {
-				fault = err
-				l.Stop()
-			}
-		})
-		if err != nil {
-			return err
-		}
-		return errors.Join(l.Run(ctx), fault)
 	}
 }
 

@@ -2,12 +2,17 @@ package rdmatest
 
 import (
 	"context"
+	"errors"
+	"time"
 
 	"github.com/verbena-rdma/verbena/event"
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/internal/unix"
 	"github.com/verbena-rdma/verbena/verbs"
 )
+
+// recheckLimit is after how long a sleeper looks without being told.
+const recheckLimit = time.Second
 
 // soakDescriptorWays are the ways that need descriptors.
 func soakDescriptorWays() []soakWay {
@@ -137,5 +142,31 @@ func soakByDescriptor(open func(fd int) (sleeper, func(), error)) func(ctx conte
 			}
 		}
 		return nil
+	}
+}
+
+// soakByLoop waits in an event.Loop.
+func soakByLoop(b event.Backend) func(ctx context.Context, s *soakRun) error {
+	return func(ctx context.Context, s *soakRun) (err error) {
+		l, err := event.New(&event.Config{Backend: b})
+		if err != nil {
+			return err
+		}
+		defer func() {
+			st := l.Stats()
+			s.sleeps, s.rescued = st.Sleeps, st.Rescued
+			err = errors.Join(err, l.Close())
+		}()
+		var fault error
+		_, err = l.CQ(s.cq, func(wc verbs.WC) {
+			if more, err := s.message(&wc); !more || err != nil {
+				fault = err
+				l.Stop()
+			}
+		})
+		if err != nil {
+			return err
+		}
+		return errors.Join(l.Run(ctx), fault)
 	}
 }
