@@ -90,7 +90,8 @@ func maskOf(got uint32) (m Mask) {
 }
 
 // SetMask changes what a watch of File waits for; zero has it sleep. The error is that of a
-// watch of another kind, or ErrClosed of a watch or a descriptor that is closed.
+// watch of another kind, or ErrClosed of a watch that is closed, or of a descriptor that is
+// (which is noticed if the mask changes).
 func (w *Watch) SetMask(m Mask) error {
 	if w == nil || w.l == nil {
 		return errNil("set mask")

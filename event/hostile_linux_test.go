@@ -199,6 +199,31 @@ func TestThreeDeep(t *testing.T) {
 	})
 }
 
+// TestCallsAreCounted: those of OnError too, wherever in a turn they come.
+func TestCallsAreCounted(t *testing.T) {
+	t.Parallel()
+	for _, nested := range []bool{false, true} { // arming fails before the sleep, or at the end
+		l := newLoop(t, event.Config{})
+		if nested {
+			_, err := l.FD()
+			must(t, err)
+		}
+		s := &lazy{fd: eventfd(t)}
+		get[*event.Watch](t)(l.Add(s)).OnError(func(error) {})
+		s.serve = func() { s.prepareErr = net.ErrClosed }
+		s.add(t, 1)
+		var n int
+		for range 3 {
+			k, err := l.Turn(time.Microsecond)
+			must(t, err)
+			n += k
+		}
+		if s := l.Stats(); n != 2 || s.Calls != 2 {
+			t.Errorf("nested %v: turns say %d calls, Stats %d; want 2", nested, n, s.Calls)
+		}
+	}
+}
+
 // TestTimerStorm: timers that many goroutines set, move and stop all the time, with absurd
 // durations too, while a loop sleeps, spins and is nested.
 func TestTimerStorm(t *testing.T) {

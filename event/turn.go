@@ -65,7 +65,9 @@ func (l *Loop) turn(limit time.Duration) (int, error) {
 	if l.settled() {
 		return l.n, nil
 	}
+	before := l.n
 	l.prepareHot() // so that FD tells the truth
+	l.stats.calls.Add(uint64(l.n - before))
 	if err := l.failure; err != nil {
 		l.failure = nil
 		return l.n, err

@@ -8,7 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
-	"runtime"
+	"os"
 	"sync"
 	"testing"
 	"time"
@@ -20,7 +20,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-const rdmaAddr = "127.7.1.1:0"
+// rdmaAddr is this process's own, as one process at a time has an address.
+var rdmaAddr = fmt.Sprintf("127.7.%d.%d:0", os.Getpid()>>8&0xFF, os.Getpid()&0xFF)
 
 // TestWays: each way to wait serves RDMA and TCP clients at once, some of whom leave in
 // the middle, and ends when it is told to.
@@ -106,22 +107,6 @@ func keepAsync(t *testing.T) {
 	defer dev.Close()
 	if _, err := dev.Async().FD(); err != nil {
 		t.Fatal(err)
-	}
-	// As long as that is open the embedded device reads its sockets in the kernel, with a
-	// descriptor more for each; they too are the device's.
-	s, err := newServer(p, rdmaAddr, "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.close()
-	stacks := make([]byte, 1<<20)
-	for end := time.Now().Add(10 * time.Second); dev.Info().Path == "" && runtime.GOMAXPROCS(0) > 1; time.Sleep(time.Millisecond) {
-		if bytes.Contains(stacks[:runtime.Stack(stacks, true)], []byte("netio.(*receiver).block(")) {
-			break
-		}
-		if time.Now().After(end) {
-			t.Fatal("no thread reads the socket")
-		}
 	}
 }
 
