@@ -1,9 +1,12 @@
 package rdma_test
 
 import (
+	"errors"
 	"io"
 	"math"
 	"net"
+	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -148,4 +151,35 @@ func TestC297_ListenerWrites(t *testing.T) {
 			t.Errorf("%q", got)
 		}
 	})
+}
+
+// TestC283_PortTaken: a port that is taken is EADDRINUSE also if one of the listeners has all
+// addresses, and is nothing for which TCP takes the place of RDMA.
+func TestC283_PortTaken(t *testing.T) {
+	p := onLoopback(t)
+	host, _, _ := net.SplitHostPort(p.address)
+	for _, first := range []string{"", host} {
+		lc := &rdma.ListenConfig{Config: &rdma.Config{Provider: p.server}}
+		ln, err := lc.Listen(t.Context(), "rdma", first+":0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		port := strconv.Itoa(int(ln.Addr().(rdma.Addr).Port()))
+		for _, second := range []string{"", "0.0.0.0", host} {
+			for _, fallback := range []rdma.Fallback{rdma.NoFallback, rdma.TCPFallback} {
+				lc.Config.Fallback = fallback
+				again, err := lc.Listen(t.Context(), "rdma", net.JoinHostPort(second, port))
+				if err == nil {
+					again.Close()
+				}
+				if !errors.Is(err, syscall.EADDRINUSE) {
+					t.Errorf("%q beside %q, fallback %d: %v", second, first, fallback, err)
+				}
+			}
+		}
+		ln.Close()
+	}
+	lc := &rdma.ListenConfig{Config: &rdma.Config{Provider: p.server}}
+	_, err := lc.Listen(t.Context(), "rdma", "203.0.113.1:7471")
+	isErr(t, "not ours", err, syscall.EADDRNOTAVAIL)
 }

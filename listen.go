@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"strings"
 	"syscall"
 
 	"github.com/verbena-rdma/verbena/cm"
@@ -140,6 +141,15 @@ func (l *Listener) bindRDMA(f family, host string, a netip.AddrPort) error {
 		where = fmt.Sprintf(":%d", a.Port()) // [::], or 0.0.0.0 on hosts without IPv6
 	}
 	l.cm, err = cm.Listen(p, where, &cm.Config{TOS: l.cfg.TOS, Backlog: l.backlog})
+	if a.Port() != 0 && errors.Is(err, syscall.EADDRNOTAVAIL) {
+		// So the kernel calls a port that is taken, if one of the two has all addresses. If
+		// the address can be had with another port, that is what it means.
+		free := where[:strings.LastIndexByte(where, ':')] + ":0"
+		if other, oerr := cm.Listen(p, free, nil); oerr == nil {
+			other.Close()
+			err = &errnoError{errno: syscall.EADDRINUSE, cause: errors.New("somebody listens on this port of all addresses, or of one of them")}
+		}
+	}
 	if err != nil {
 		return err
 	}
