@@ -18,7 +18,8 @@ func TestC251_IdleLoopsHoldNoThread(t *testing.T) {
 	// Not in parallel, as it counts the threads of the process.
 	const loops = 100
 	before := threads(t)
-	asleep := make(chan bool)
+	awake := make(chan bool)
+	var slept [loops]uint64 // until its last function was called
 	var all []*event.Loop
 	for range loops {
 		l := newLoop(t, event.Config{})
@@ -26,15 +27,15 @@ func TestC251_IdleLoopsHoldNoThread(t *testing.T) {
 		all = append(all, l)
 	}
 	for range 3 {
-		for _, l := range all {
-			l.Do(func() { asleep <- true })
+		for i, l := range all {
+			l.Do(func() { slept[i] = l.Stats().Sleeps; awake <- true })
 		}
 		for range loops {
-			arrive(t, asleep, "a function")
+			arrive(t, awake, "a function")
 		}
 	}
-	for _, l := range all {
-		waitFor(t, "the sleep", func() bool { return l.Stats().Sleeps > 1 })
+	for i, l := range all {
+		waitFor(t, "the sleep", func() bool { return l.Stats().Sleeps > slept[i] })
 	}
 	if n := threads(t) - before; n > 20 {
 		t.Errorf("%d threads more for %d loops", n, loops)
