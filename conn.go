@@ -267,10 +267,17 @@ func (c *Conn) teardown() {
 	})
 	c.mu.Lock()
 	cause := c.cause
-	tell := !c.told
+	c.mu.Unlock()
+	c.tell(cause)
+}
+
+// tell calls Trace.Closed, once.
+func (c *Conn) tell(cause error) {
+	c.mu.Lock()
+	first := !c.told
 	c.told = true
 	c.mu.Unlock()
-	if t := c.cfg.Trace; tell && t != nil && t.Closed != nil {
+	if t := c.cfg.Trace; first && t != nil && t.Closed != nil {
 		t.Closed(c, cause)
 	}
 }

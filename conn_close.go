@@ -15,7 +15,9 @@ import (
 // Unread bytes are thrown away.
 func (c *Conn) Close() error {
 	if c.tcp != nil {
-		return c.tcp.Close()
+		err := c.tcp.Close()
+		c.tell(nil)
+		return err
 	}
 	c.mu.Lock()
 	if c.closed {

@@ -103,35 +103,34 @@ func (c *Conn) Write(p []byte) (int, error) {
 
 // write is Write with the locks held.
 func (c *Conn) write(p []byte) (n int, err error) {
-	var stall time.Time
+	var stall time.Duration
 	for {
 		m, err := c.push(p[n:])
 		n += m
 		switch {
-		case err == nil && n == len(p):
-			if !stall.IsZero() {
-				c.stalled(stall)
-			}
-			return n, nil
-		case err != nil && err != ErrWouldBlock:
+		case err == ErrWouldBlock:
+			c.waitRoom(&stall)
+		case err != nil || n == len(p):
+			c.stalled(stall)
 			return n, err
-		case err == nil:
-			continue
 		}
-		if stall.IsZero() {
-			c.stats.CreditStalls++
-			if t := c.cfg.Trace; t != nil && t.CreditStall != nil {
-				stall = time.Now()
-			}
-		}
-		c.pause(&c.wr)
 	}
 }
 
-func (c *Conn) stalled(since time.Time) {
-	if t := c.cfg.Trace; t != nil && t.CreditStall != nil {
+// waitRoom waits for the peer to read. stall is when the call began to do so.
+func (c *Conn) waitRoom(stall *time.Duration) {
+	if *stall == 0 {
+		c.stats.CreditStalls++
+		*stall = now()
+	}
+	c.pause(&c.wr)
+}
+
+// stalled tells that a call had to wait, if it had.
+func (c *Conn) stalled(since time.Duration) {
+	if t := c.cfg.Trace; since != 0 && t != nil && t.CreditStall != nil {
 		c.mu.Unlock()
-		t.CreditStall(c, time.Since(since))
+		t.CreditStall(c, now()-since)
 		c.mu.Lock()
 	}
 }
@@ -216,15 +215,16 @@ func (c *Conn) WriteBuffers(v *net.Buffers) (int64, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var total int64
+	var stall time.Duration
 	for {
 		n, err := c.gather(v)
 		total += n
 		if err == ErrWouldBlock {
-			c.stats.CreditStalls++
-			c.pause(&c.wr)
+			c.waitRoom(&stall)
 			continue
 		}
 		if err != nil || len(*v) == 0 {
+			c.stalled(stall)
 			return total, c.fail("writev", err)
 		}
 	}

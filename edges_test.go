@@ -5,7 +5,9 @@ import (
 	"io"
 	"math"
 	"net"
+	"os"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -182,4 +184,69 @@ func TestC283_PortTaken(t *testing.T) {
 	lc := &rdma.ListenConfig{Config: &rdma.Config{Provider: p.server}}
 	_, err := lc.Listen(t.Context(), "rdma", "203.0.113.1:7471")
 	isErr(t, "not ours", err, syscall.EADDRNOTAVAIL)
+}
+
+// TestTraceStalls: a call that has to wait counts once, however often it is woken, and is
+// told of, gathered or not and failed or not.
+func TestTraceStalls(t *testing.T) {
+	for _, traced := range []bool{true, false} {
+		each(t, func(t *testing.T, l *rig) {
+			told := 0
+			if traced {
+				l.client.Trace = &rdma.Trace{CreditStall: func(*rdma.Conn, time.Duration) { told++ }}
+			}
+			s, c := l.pair(t)
+			defer closeBoth(s, c)
+			const n = 8 << 20
+			read := make(chan error, 1)
+			go func() {
+				_, err := io.ReadFull(s, make([]byte, 2*n))
+				read <- err
+			}()
+			writes(t, c, make([]byte, n))
+			v := net.Buffers{make([]byte, n/2), make([]byte, n/2)}
+			if got, err := c.WriteBuffers(&v); got != n || err != nil {
+				t.Fatal(got, err)
+			}
+			if err := <-read; err != nil {
+				t.Fatal(err)
+			}
+			c.SetWriteDeadline(time.Now().Add(time.Second))
+			_, err := c.Write(make([]byte, n))
+			isErr(t, "nobody reads", err, os.ErrDeadlineExceeded)
+			if got := c.Stats().CreditStalls; got != 3 || traced && told != 3 {
+				t.Errorf("%d counted and %d told, want 3", got, told)
+			}
+			go io.Copy(io.Discard, s)
+		})
+	}
+}
+
+// TestTraceClosedTCP: Closed follows Accepted and Connected whatever carries the connection.
+func TestTraceClosedTCP(t *testing.T) {
+	p := onLoopback(t)
+	var accepted, closed atomic.Int32
+	cfg := &rdma.Config{Provider: p.server, Fallback: rdma.TCPFallback, Trace: &rdma.Trace{
+		Accepted: func(*rdma.Conn) { accepted.Add(1) },
+		Closed:   func(*rdma.Conn, error) { closed.Add(1) },
+	}}
+	ln, err := (&rdma.ListenConfig{Config: cfg}).Listen(t.Context(), "rdma", p.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	c, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	s, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
+	s.Close()
+	if accepted.Load() != 1 || closed.Load() != 1 {
+		t.Errorf("%d accepted, %d closed", accepted.Load(), closed.Load())
+	}
 }

@@ -22,7 +22,8 @@ type Trace struct {
 	Refused func(peer netip.AddrPort, err error)
 	// FellBack: TCP takes the place of RDMA.
 	FellBack func(address string, why error)
-	// CreditStall: a Write had to wait for the peer to read; d is how long.
+	// CreditStall: a Write or WriteBuffers had to wait for the peer to read, and is done; d is
+	// how long ago that began.
 	CreditStall func(c *Conn, d time.Duration)
 	// Async: a device told of something: a port that goes down, an address that changes, a
 	// queue that breaks. It is called once for each event of a device that carries a
@@ -31,6 +32,6 @@ type Trace struct {
 	// events of that device, so that a program that wants them beside it takes
 	// verbs.AsyncEvents.Observe; without Async it reads none.
 	Async func(ev verbs.AsyncEvent)
-	// Closed: the connection is over, by Close (nil) or by itself.
+	// Closed: the connection is over, by Close (nil) or by itself; over TCP by Close only.
 	Closed func(c *Conn, cause error)
 }
