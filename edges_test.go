@@ -14,6 +14,7 @@ import (
 
 	rdma "github.com/verbena-rdma/verbena"
 	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/softroce"
 )
 
 // TestC291_KeepAliveNever: the longest time that can be said is one without questions, and
@@ -249,4 +250,33 @@ func TestTraceClosedTCP(t *testing.T) {
 	if accepted.Load() != 1 || closed.Load() != 1 {
 		t.Errorf("%d accepted, %d closed", accepted.Load(), closed.Load())
 	}
+}
+
+// TestC300_RDMAEnds: a listener on both networks whose device goes away serves TCP, and says
+// that there is nothing else any more.
+func TestC300_RDMAEnds(t *testing.T) {
+	p := onLoopback(t)
+	fell := make(chan error, 4)
+	cfg := &rdma.Config{Provider: p.server, Fallback: rdma.TCPFallback, Trace: &rdma.Trace{
+		FellBack: func(_ string, why error) { fell <- why },
+	}}
+	ln, err := (&rdma.ListenConfig{Config: cfg}).Listen(t.Context(), "rdma", p.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	p.server.(*softroce.Provider).RemoveDevice()
+	if why := <-fell; why == nil {
+		t.Error("no reason")
+	}
+	c, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	s, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Close()
 }

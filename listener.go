@@ -193,6 +193,9 @@ func (l *Listener) serveRDMA() {
 		}
 		req, err := l.cm.Accept(l.ctx)
 		if err != nil {
+			if tr := l.cfg.Trace; l.tcp != nil && tr != nil && tr.FellBack != nil && l.ctx.Err() == nil {
+				tr.FellBack(l.addr.String(), err) // TCP goes on alone
+			}
 			l.done(err)
 			return
 		}
