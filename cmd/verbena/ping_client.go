@@ -332,7 +332,7 @@ func (c *client) summary(took time.Duration, noTCP string) {
 		c.p.linef("the median over RDMA is %.2f times that over TCP",
 			float64(c.rdma.quantile(50))/float64(max(c.tcp.stats.quantile(50), 1)))
 	}
-	if c.tcp != nil && c.tcp.err != nil {
+	if c.tcp != nil && c.tcp.err != nil && !errors.Is(c.tcp.err, context.Canceled) {
 		noTCP = why(c.tcp.err, c.o.timeout)
 	} else if c.tcp != nil {
 		return

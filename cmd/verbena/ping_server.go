@@ -265,6 +265,14 @@ func (c *session) onEnd(err error) {
 	ended := errors.Is(c.err, io.EOF) || c.err == nil || errors.Is(c.err, net.ErrClosed)
 	s := c.s
 	if !c.silent {
+		// Before the line that tells of it: who reads it and asks for the sum finds it there.
+		s.mu.Lock()
+		if ended {
+			s.served++
+		} else {
+			s.failed++
+		}
+		s.mu.Unlock()
 		took := short(time.Since(c.begun))
 		if ended {
 			s.p.linef("%v: %d exchanges in %s", c.peer, c.state.done, took)
@@ -278,11 +286,4 @@ func (c *session) onEnd(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.sessions, c)
-	switch {
-	case c.silent:
-	case ended:
-		s.served++
-	default:
-		s.failed++
-	}
 }

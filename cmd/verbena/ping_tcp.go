@@ -32,7 +32,8 @@ const tcpHello = "verbena ping 1\n"
 // tcpClient is the client's side of the exchange over TCP.
 type tcpClient struct {
 	c     net.Conn
-	stop  func() bool // of the interruption
+	ctx   context.Context // its end interrupts an exchange
+	stop  func() bool     // of the interruption
 	o     *pingOptions
 	buf   []byte
 	back  []byte
@@ -50,7 +51,7 @@ func dialTCP(ctx context.Context, from netip.Addr, to netip.AddrPort, o *pingOpt
 	if err != nil {
 		return nil, err
 	}
-	t := &tcpClient{c: c, o: o, buf: make([]byte, o.size), back: make([]byte, o.size+messageLen), stats: newStats()}
+	t := &tcpClient{c: c, ctx: ctx, o: o, buf: make([]byte, o.size), back: make([]byte, o.size+messageLen), stats: newStats()}
 	t.stop = context.AfterFunc(ctx, func() { c.SetDeadline(time.Unix(1, 0)) })
 	c.SetDeadline(time.Now().Add(o.timeout))
 	hello := hello(o.size)
@@ -80,6 +81,9 @@ func (t *tcpClient) exchange(seq int) {
 	took := time.Since(begun)
 	if err == nil {
 		err = comparePing(t.back, t.buf)
+	}
+	if err != nil && t.ctx.Err() != nil {
+		err = t.ctx.Err() // not the peer's silence
 	}
 	if t.err = err; err == nil {
 		t.stats.add(took)
