@@ -528,10 +528,13 @@ func TestRecheckIsQuiet(t *testing.T) {
 		}
 		// Silence: at most one look for each doubling of the time, and none any more if the
 		// provider is lossless.
-		_, err := l.Turn(5 * time.Millisecond)
-		must(t, err)
-		polls := r.p.Count("poll")
-		_, err = l.Turn(40 * time.Millisecond)
+		polls := -1
+		for tries := 0; polls != r.p.Count("poll") && tries < 100; tries++ { // what is due is done
+			polls = r.p.Count("poll")
+			_, err := l.Turn(5 * time.Millisecond)
+			must(t, err)
+		}
+		_, err := l.Turn(40 * time.Millisecond)
 		must(t, err)
 		most := 2 * 10
 		if strings.Contains(t.Name(), "/waits/") {
