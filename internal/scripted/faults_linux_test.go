@@ -265,30 +265,32 @@ func (b *bench) queueName(cq *verbs.CQ) string {
 	return fmt.Sprintf("odd %p", cq)
 }
 
-// again makes objects and closes them until one has the place of another that was closed,
-// as its handle shows, which it then leaves open.
-func again[T any](b *bench, closed uint64, make func() (T, uint64), end func(T)) T {
+// reuse makes an object, ends it, and makes others until one is in its place. It gives that
+// one, and the handle of the first. Tests that run meanwhile may take the place for
+// themselves: then it begins anew.
+func reuse[T any](b *bench, make func() (T, uint64), end func(T)) (next T, closed uint64) {
 	b.Helper()
-	for range 100 {
-		v, h := make()
-		if uint32(h) == uint32(closed) {
+	for range 50 {
+		old, closed := make()
+		end(old)
+		for range 100 {
+			v, h := make()
 			if h == closed {
 				b.Fatalf("handle %#x came twice", h)
 			}
-			return v
+			if uint32(h) == uint32(closed) {
+				return v, closed
+			}
+			end(v)
 		}
-		end(v)
 	}
-	b.Fatalf("the place of handle %#x is not used again", closed)
+	b.Fatal("the place of a handle is not used again")
 	panic("unreachable")
 }
 
 // retireQueue closes a queue and makes another in its place.
 func (b *bench) retireQueue() func() {
-	old, sold := b.queue()
-	h := sold.Handle()
-	b.ok(old.Close())
-	next := again(b, h, func() (*verbs.CQ, uint64) {
+	next, h := reuse(b, func() (*verbs.CQ, uint64) {
 		cq, scq := b.queue()
 		return cq, scq.Handle()
 	}, func(cq *verbs.CQ) { b.ok(cq.Close()) })
@@ -299,10 +301,7 @@ func (b *bench) retireQueue() func() {
 }
 
 func (b *bench) retirePair() func() {
-	old, sold := b.pair(b.cq)
-	h := sold.Handle()
-	b.ok(old.Close())
-	next := again(b, h, func() (*verbs.QP, uint64) {
+	next, h := reuse(b, func() (*verbs.QP, uint64) {
 		qp, sqp := b.pair(b.cq)
 		return qp, sqp.Handle()
 	}, func(qp *verbs.QP) { b.ok(qp.Close()) })
@@ -316,10 +315,7 @@ func (b *bench) retirePair() func() {
 }
 
 func (b *bench) retireID() func() {
-	old := b.newID()
-	h := b.raw(old).Handle()
-	b.ok(old.Close())
-	next := again(b, h, func() (*cm.ID, uint64) {
+	next, h := reuse(b, func() (*cm.ID, uint64) {
 		id := b.newID()
 		return id, b.raw(id).Handle()
 	}, func(id *cm.ID) { b.ok(id.Close()) })
