@@ -8,8 +8,9 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"runtime"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -23,7 +24,11 @@ import (
 func TestTree(t *testing.T) {
 	rdmatest.CheckLeaks(t)
 	root := t.TempDir()
-	if err := os.CopyFS(filepath.Join(root, "net"), os.DirFS(filepath.Join(runtime.GOROOT(), "src", "net"))); err != nil {
+	goroot, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.CopyFS(filepath.Join(root, "net"), os.DirFS(filepath.Join(strings.TrimSpace(string(goroot)), "src", "net"))); err != nil {
 		t.Fatal(err)
 	}
 	big := make([]byte, 16<<20)
@@ -35,7 +40,7 @@ func TestTree(t *testing.T) {
 	}
 	tree := os.DirFS(root)
 	want := make(map[string]string)
-	err := fs.WalkDir(tree, ".", func(path string, d fs.DirEntry, err error) error {
+	err = fs.WalkDir(tree, ".", func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || d.Name() == "index.html" {
 			return err
 		}
