@@ -11,7 +11,7 @@ func (l *Loop) Async(a *verbs.AsyncEvents, f func(verbs.AsyncEvent)) (*Watch, er
 	if l == nil || l.set == nil || a == nil || f == nil {
 		return nil, errNil("watch asynchronous events")
 	}
-	s := &asyncSource{a: a, f: f}
+	s := &asyncSource{a: a, try: a.TryEvent, f: f}
 	w := &Watch{l: l, src: s}
 	s.stop = a.OnClose(w.post)
 	if err := w.attach(a.FD()); err != nil {
@@ -23,6 +23,7 @@ func (l *Loop) Async(a *verbs.AsyncEvents, f func(verbs.AsyncEvent)) (*Watch, er
 // asyncSource is the asynchronous events of a device.
 type asyncSource struct {
 	a    *verbs.AsyncEvents
+	try  func() (verbs.AsyncEvent, bool, error) // a.TryEvent: made once, as a method value allocates
 	f    func(verbs.AsyncEvent)
 	stop func()
 }
@@ -30,21 +31,7 @@ type asyncSource struct {
 func (s *asyncSource) name() string { return "asynchronous events" }
 
 func (s *asyncSource) serve(w *Watch, most int) (bool, error) {
-	for i := range most {
-		ev, ok, err := s.a.TryEvent()
-		if err != nil {
-			return false, err
-		}
-		if !ok {
-			return false, w.nothing(i)
-		}
-		w.l.n++
-		s.f(ev)
-		if w.closed.Load() {
-			return false, nil
-		}
-	}
-	return true, nil
+	return serveEvents(w, most, s.try, s.f)
 }
 
 func (s *asyncSource) detach(w *Watch) {

@@ -15,7 +15,7 @@ func (l *Loop) CM(ch *cm.EventChannel, f func(cm.Event)) (*Watch, error) {
 	if l == nil || l.set == nil || ch == nil || f == nil {
 		return nil, errNil("watch event channel")
 	}
-	s := &cmSource{ch: ch, f: f}
+	s := &cmSource{ch: ch, try: ch.TryEvent, f: f}
 	w := &Watch{l: l, src: s}
 	var err error
 	if s.release, err = ch.Consume(w.post); err != nil {
@@ -40,6 +40,7 @@ func (w *Watch) attach(fd int, err error) error {
 // cmSource is an event channel.
 type cmSource struct {
 	ch      *cm.EventChannel
+	try     func() (cm.Event, bool, error) // ch.TryEvent: made once, as a method value allocates
 	f       func(cm.Event)
 	release func()
 }
@@ -47,21 +48,7 @@ type cmSource struct {
 func (s *cmSource) name() string { return "event channel" }
 
 func (s *cmSource) serve(w *Watch, most int) (bool, error) {
-	for i := range most {
-		ev, ok, err := s.ch.TryEvent()
-		if err != nil {
-			return false, err
-		}
-		if !ok {
-			return false, w.nothing(i)
-		}
-		w.l.n++
-		s.f(ev)
-		if w.closed.Load() {
-			return false, nil
-		}
-	}
-	return true, nil
+	return serveEvents(w, most, s.try, s.f)
 }
 
 // nothing is called when a source that had n events has no more. The error is that of a
