@@ -76,7 +76,7 @@ func TestSoakFindsLoss(t *testing.T) {
 			give, n := sides[0].give, 0
 			sides[0].give = func() error {
 				if n++; n == 100 {
-					for !cqs[1].Armed() { // the other side is about to sleep
+					for !cqs[1].Asleep() { // the other side looks no more
 						runtime.Gosched()
 					}
 					cqs[1].Swallow(1)

@@ -38,7 +38,7 @@ func TestP10_EdgeWithManyEvents(t *testing.T) {
 		}()
 	}
 	for _, scq := range scqs {
-		for !scq.Armed() {
+		for !scq.Asleep() {
 			time.Sleep(time.Millisecond)
 		}
 	}

@@ -185,6 +185,7 @@ type CQ struct {
 	q       []driver.WC
 	given   [pollBatch]driver.WC // by the last Poll
 	armed   bool
+	looked  bool // and found nothing, since it was armed
 	solic   bool
 	broken  error
 	swallow int
@@ -294,6 +295,15 @@ func (q *CQ) Armed() bool {
 	return q.armed
 }
 
+// Asleep reports whether the queue is armed and was found empty since: nobody looks again
+// before an event comes. A test that takes an event away waits for this; after Armed alone,
+// the look that follows every arm may still come, and find what the event was about.
+func (q *CQ) Asleep() bool {
+	q.p.mu.Lock()
+	defer q.p.mu.Unlock()
+	return q.armed && q.looked
+}
+
 // Events gives the number of events that were queued, and fetched.
 func (q *CQ) Events() (fired, fetched int) {
 	q.p.mu.Lock()
@@ -328,6 +338,7 @@ func (q *CQ) Poll() ([]driver.WC, error) {
 	defer q.p.mu.Unlock()
 	if q.deaf > 0 {
 		q.deaf--
+		q.looked = true
 		return nil, nil
 	}
 	n := copy(q.given[:], q.q)
@@ -341,6 +352,7 @@ func (q *CQ) Poll() ([]driver.WC, error) {
 	if q.broken != nil {
 		return nil, q.broken
 	}
+	q.looked = true
 	return nil, err
 }
 
@@ -355,7 +367,7 @@ func (q *CQ) Arm(solicited bool) error {
 	q.p.mu.Lock()
 	defer q.p.mu.Unlock()
 	q.solic = solicited && (!q.armed || q.solic)
-	q.armed = true
+	q.armed, q.looked = true, false
 	return nil
 }
 

@@ -629,7 +629,7 @@ func TestC260_FaultDropped(t *testing.T) {
 			b.scq.Swallow(1)
 			if !w.poll {
 				done := b.asleep(s[0])
-				for !b.scq.Armed() {
+				for !b.scq.Asleep() {
 					time.Sleep(time.Millisecond)
 				}
 				s[0].next()
@@ -810,7 +810,7 @@ func TestP16_EveryEventIsFetched(t *testing.T) {
 	}
 }
 
-// begin starts to wait; sleeping: and comes back when the queue is armed.
+// begin starts to wait; sleeping: and comes back when the queue is armed and was found empty.
 func (b *bench) begin(s source, sleeping bool) <-chan string {
 	done := make(chan string, 1)
 	go func() {
@@ -820,7 +820,7 @@ func (b *bench) begin(s source, sleeping bool) <-chan string {
 		}
 		done <- got
 	}()
-	for sleeping && !b.scq.Armed() {
+	for sleeping && !b.scq.Asleep() {
 		runtime.Gosched()
 	}
 	return done
