@@ -90,31 +90,43 @@ func (c *batchConn) ReadBlocking(ms []Message) (int, error) {
 		return 0, err
 	}
 	r.bell, r.slept = int32(fd), true
-	return r.run(ms, r.sleep)
+	if err = r.begin(ms); err == nil {
+		err = r.block()
+	}
+	return r.end(err)
 }
 
-// block sleeps until there is something to read, and reads it. It is called with the
-// read lock of the poller's descriptor, so that Close waits for it.
-func (r *receiver) block(fd uintptr) bool {
+// block sleeps until there is something to read, and reads it.
+func (r *receiver) block() error {
 	for {
-		r.fds = [2]unix.PollFD{{Fd: int32(fd), Events: unix.PollIn}, {Fd: r.bell, Events: unix.PollIn}}
+		r.fds = [2]unix.PollFD{{Fd: int32(r.c.fd), Events: unix.PollIn}, {Fd: r.bell, Events: unix.PollIn}}
 		if _, err := unix.Poll(r.fds[:], -1); err != nil {
-			r.err = err
-			return true
+			return err
 		}
 		if r.fds[1].Revents != 0 {
-			r.err = os.ErrDeadlineExceeded
-			return true
+			if r.c.closed.Load() {
+				return net.ErrClosed
+			}
+			return os.ErrDeadlineExceeded
 		}
-		if r.attempt(fd) {
-			return true
+		if r.attempt() {
+			return nil
 		}
 	}
 }
 
 func (c *batchConn) Close() error {
+	if c.closed.Swap(true) {
+		return net.ErrClosed
+	}
 	c.bell.end()
-	err := c.udp.Close()
+	c.readable.close()
+	c.writable.close()
+	// They have been woken, and come out.
+	for _, mu := range []*sync.Mutex{&c.read.mu, &c.try.mu, &c.write.mu} {
+		mu.Lock()
+		defer mu.Unlock()
+	}
 	c.bell.free()
-	return err
+	return unix.Close(c.fd)
 }

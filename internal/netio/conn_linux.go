@@ -12,25 +12,26 @@ import (
 	"github.com/verbena-rdma/verbena/internal/unix"
 )
 
-// batchConn is a UDP socket on Go's poller that moves batches.
+// batchConn is a UDP socket that moves batches, and sleeps in Go's poller by its gates.
 //
-// Its reads and writes go through the poller's own locks, so that Close waits for no
-// one and a closed descriptor is never used. TryRead takes no part in them: Read holds
-// the read lock while it waits.
+// Each of its three users (Read, TryRead, Write) has a lock, and uses the descriptor with
+// that lock alone. Close wakes who sleeps, takes them all, and then closes the descriptor.
 type batchConn struct {
-	udp    *net.UDPConn
-	raw    syscall.RawConn
-	local  netip.AddrPort
-	v4     bool
-	scope  uint32 // of a link-local address, else 0
-	ecn    bool
-	limits Limits
-	gso    atomic.Bool
-	count  counters
-	bell   bell
-	read   receiver
-	try    receiver
-	write  sender
+	fd       int
+	closed   atomic.Bool
+	readable gate
+	writable gate // of who found the buffer full
+	local    netip.AddrPort
+	v4       bool
+	scope    uint32 // of a link-local address, else 0
+	ecn      bool
+	limits   Limits
+	gso      atomic.Bool
+	count    counters
+	bell     bell
+	read     receiver
+	try      receiver
+	write    sender
 }
 
 // What is asked for; the system gives less without privilege. A receive buffer costs
@@ -72,12 +73,10 @@ func listen(a netip.AddrPort, o options) (Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.udp = p.(*net.UDPConn)
-	if c.raw, err = c.udp.SyscallConn(); err != nil {
-		c.udp.Close()
-		return nil, err
+	c.local = addrPortOf(p.LocalAddr())
+	if err := c.adopt(p.(*net.UDPConn)); err != nil {
+		return nil, fmt.Errorf("socket of %v: %w", a, err)
 	}
-	c.local = addrPortOf(c.udp.LocalAddr())
 	ifi := interfaceOf(c.local.Addr())
 	if c.local.Addr().Zone() != "" {
 		c.scope = uint32(ifi.Index)
@@ -97,6 +96,29 @@ func listen(a netip.AddrPort, o options) (Conn, error) {
 	c.try.init(c)
 	c.write.init(c)
 	return c, nil
+}
+
+// adopt takes the socket out of package net, and so out of Go's poller: see gate.
+func (c *batchConn) adopt(p *net.UDPConn) error {
+	defer p.Close()
+	raw, err := p.SyscallConn()
+	if err != nil {
+		return err
+	}
+	if e := raw.Control(func(fd uintptr) { c.fd, err = unix.Dup(int(fd)) }); e != nil {
+		return e
+	}
+	if err != nil {
+		return err
+	}
+	if err = c.readable.open(c.fd, unix.PollIn); err == nil {
+		if err = c.writable.open(c.fd, 0); err == nil {
+			return nil
+		}
+		c.readable.close()
+	}
+	unix.Close(c.fd)
+	return err
 }
 
 // payloadShare, of 32: the kernel counts the memory of a datagram, not its payload. A

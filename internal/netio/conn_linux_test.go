@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -190,6 +191,48 @@ func TestOrder(t *testing.T) {
 	}
 }
 
+// TestReadGrows: a read asks for more messages the more there are, so that much costs few
+// calls and one costs no look for a second.
+func TestReadGrows(t *testing.T) {
+	t.Parallel()
+	a, b := open(t, loopbacks[0], everything), open(t, loopbacks[0], everything)
+	var asked []int
+	b.try.recv = func(fd uintptr, h []unix.Mmsghdr) (int, syscall.Errno) {
+		asked = append(asked, len(h))
+		return unix.Recvmmsg(fd, h)
+	}
+	in := room(16, 100)
+	for range 2 {
+		asked = nil
+		out := make([]Message, 20)
+		for i := range out {
+			out[i] = Message{Buf: pattern(10, byte(i)), Addr: b.LocalAddr()}
+		}
+		if n, err := a.Write(out); n != 20 || err != nil {
+			t.Fatal(n, err)
+		}
+		total := 0
+		for {
+			n, err := b.TryRead(in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n == 0 {
+				break
+			}
+			for i := range n {
+				if !bytes.Equal(in[i].Buf, out[total+i].Buf) {
+					t.Error("another order")
+				}
+			}
+			total += n
+		}
+		if want := []int{1, 2, 4, 8, 16, 5}; total != 20 || !slices.Equal(asked, want) {
+			t.Errorf("%d messages with %v, want %v", total, asked, want)
+		}
+	}
+}
+
 func TestTruncated(t *testing.T) {
 	t.Parallel()
 	a, b := open(t, loopbacks[0], everything), open(t, loopbacks[0], everything)
@@ -202,6 +245,7 @@ func TestTruncated(t *testing.T) {
 		t.Fatal(n, err)
 	}
 	in := room(8, 100)
+	b.read.want = len(in) // as if much had come
 	n, err := b.Read(in)
 	if n != 2 || err != nil {
 		t.Fatal(n, err)
@@ -348,7 +392,7 @@ func TestWrongFamily(t *testing.T) {
 func TestOverflow(t *testing.T) {
 	t.Parallel()
 	a, b := open(t, loopbacks[0], everything), open(t, loopbacks[0], everything)
-	if err := b.udp.SetReadBuffer(64 << 10); err != nil {
+	if err := unix.SetsockoptInt(b.fd, unix.SolSocket, unix.SoRcvbuf, 64<<10); err != nil {
 		t.Fatal(err)
 	}
 	out := make([]Message, 200)

@@ -6,13 +6,13 @@ import "time"
 var past = time.Unix(1, 0)
 
 func (c *batchConn) Interrupt() {
-	_ = c.udp.SetReadDeadline(past) // fails if closed: Read then returns anyway
+	c.readable.interrupt()
 	c.bell.ring()
 }
 
 func (c *batchConn) Resume() {
 	c.bell.rest()
-	_ = c.udp.SetReadDeadline(time.Time{})
+	c.readable.resume()
 }
 
 var _ Interruptible = (*batchConn)(nil)

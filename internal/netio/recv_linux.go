@@ -1,6 +1,7 @@
 package netio
 
 import (
+	"net"
 	"net/netip"
 	"sync"
 	"syscall"
@@ -8,18 +9,17 @@ import (
 	"github.com/verbena-rdma/verbena/internal/unix"
 )
 
-// receiver reads batches. Its call is made once, so that handing it to the poller
+// receiver reads batches. Its call is made once, so that handing it to the gate
 // allocates nothing.
 type receiver struct {
 	headers
 	c     *batchConn
 	mu    sync.Mutex
 	ms    []Message
+	want  int // of how many the next call asks
 	n     int
 	err   error
-	call  func(fd uintptr) bool // one attempt; false: nothing there
-	once  func(fd uintptr)
-	sleep func(fd uintptr) bool // block, for ReadBlocking
+	call  func(uintptr) bool // attempt
 	bell  int32
 	slept bool // in ReadBlocking; there may be a bell
 	fds   [2]unix.PollFD
@@ -29,9 +29,8 @@ type receiver struct {
 func (r *receiver) init(c *batchConn) {
 	r.headers.init()
 	r.c = c
-	r.call = r.attempt
-	r.once = func(fd uintptr) { r.attempt(fd) }
-	r.sleep = r.block
+	r.want = 1
+	r.call = func(uintptr) bool { return r.attempt() }
 	r.recv = unix.Recvmmsg
 }
 
@@ -39,47 +38,57 @@ func (c *batchConn) Read(ms []Message) (int, error) {
 	if len(ms) == 0 {
 		return 0, nil
 	}
-	return c.read.do(ms, true)
+	r := &c.read
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.slept {
+		r.slept = false
+		c.bell.free()
+	}
+	err := r.begin(ms)
+	if err == nil {
+		err = c.readable.wait(r.call)
+	}
+	return r.end(err)
 }
 
 func (c *batchConn) TryRead(ms []Message) (int, error) {
 	if len(ms) == 0 {
 		return 0, nil
 	}
-	return c.try.do(ms, false)
-}
-
-func (r *receiver) do(ms []Message, wait bool) (n int, err error) {
+	r := &c.try
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if wait {
-		if r.slept {
-			r.slept = false
-			r.c.bell.free()
-		}
-		return r.run(ms, r.call)
+	err := r.begin(ms)
+	if err == nil {
+		r.attempt()
 	}
-	return r.run(ms, nil)
+	return r.end(err)
 }
 
-// run makes attempts as a function of the poller, or one (nil). r.mu is held.
-func (r *receiver) run(ms []Message, f func(fd uintptr) bool) (n int, err error) {
-	r.ms, r.n, r.err = ms[:min(len(ms), batch)], 0, nil
-	if f != nil {
-		err = r.c.raw.Read(f)
-	} else {
-		err = r.c.raw.Control(r.once)
+// begin starts a call. r.mu is held, to the end.
+func (r *receiver) begin(ms []Message) error {
+	if r.c.closed.Load() {
+		return net.ErrClosed
 	}
+	r.ms, r.n, r.err = ms[:min(len(ms), batch)], 0, nil
+	return nil
+}
+
+// end gives the result of a call: err is why no attempt was made, or none any more.
+func (r *receiver) end(err error) (int, error) {
 	if err == nil {
 		err = r.err
 	}
-	n, r.ms = r.n, nil
+	n := r.n
+	r.ms, r.n, r.err = nil, 0, nil
 	return n, err
 }
 
 // attempt reads what is there. It gives true if it has messages or an error.
-func (r *receiver) attempt(fd uintptr) bool {
-	ms := r.ms
+func (r *receiver) attempt() bool {
+	fd := uintptr(r.c.fd)
+	ms := r.ms[:min(r.want, len(r.ms))]
 	for i := range ms {
 		r.setBuf(i, ms[i].Buf[:cap(ms[i].Buf)])
 		r.reset(i)
@@ -89,6 +98,13 @@ func (r *receiver) attempt(fd uintptr) bool {
 		n, e := r.recv(fd, r.msg[:len(ms)])
 		switch e {
 		case 0:
+			// Where much comes at once, calls are saved. The look for a second message that
+			// is not there costs half of one.
+			if n == len(ms) {
+				r.want = min(2*r.want, batch)
+			} else {
+				r.want = max(n, 1)
+			}
 			r.take(n)
 			if r.n > 0 {
 				return true
@@ -97,6 +113,7 @@ func (r *receiver) attempt(fd uintptr) bool {
 				r.reset(i)
 			}
 		case syscall.EAGAIN:
+			r.want = 1
 			return false
 		case syscall.EINTR:
 		case syscall.ECONNREFUSED, syscall.EHOSTUNREACH, syscall.ENETUNREACH, syscall.EHOSTDOWN:

@@ -1,6 +1,7 @@
 package netio
 
 import (
+	"net"
 	"net/netip"
 	"sync"
 	"syscall"
@@ -21,14 +22,14 @@ type sender struct {
 	piece [batch]int    // bytes of each header
 	err   error         // ends the call
 	bad   syscall.Errno // of the message where fill stopped
-	call  func(fd uintptr) bool
+	call  func(uintptr) bool
 	send  func(fd uintptr, h []unix.Mmsghdr) (int, syscall.Errno) // unix.Sendmmsg; tests put faults here
 }
 
 func (s *sender) init(c *batchConn) {
 	s.headers.init()
 	s.c = c
-	s.call = s.attempt
+	s.call = func(uintptr) bool { return s.attempt() }
 	s.send = unix.Sendmmsg
 }
 
@@ -39,8 +40,13 @@ func (c *batchConn) Write(ms []Message) (n int, err error) {
 	s := &c.write
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if c.closed.Load() {
+		return 0, net.ErrClosed
+	}
 	s.ms, s.at, s.off, s.split, s.err = ms, 0, 0, false, nil
-	err = c.raw.Write(s.call)
+	if !s.attempt() {
+		err = s.await()
+	}
 	if err == nil {
 		err = s.err
 	}
@@ -48,10 +54,22 @@ func (c *batchConn) Write(ms []Message) (n int, err error) {
 	return s.at, err
 }
 
+// await goes on when there is room again.
+func (s *sender) await() error {
+	s.c.count.waits.Add(1)
+	g := &s.c.writable
+	if err := g.ask(s.c.fd, unix.PollOut); err != nil {
+		return err
+	}
+	defer g.ask(s.c.fd, 0)
+	return g.wait(s.call)
+}
+
 // attempt sends until everything is sent, something fails, or the buffer is full, for
 // which it gives false.
-func (s *sender) attempt(fd uintptr) bool {
+func (s *sender) attempt() bool {
 	c := s.c
+	fd := uintptr(c.fd)
 	for s.at < len(s.ms) {
 		n := s.fill()
 		if n == 0 {
@@ -65,7 +83,6 @@ func (s *sender) attempt(fd uintptr) bool {
 			s.advance(sent)
 		case syscall.EINTR:
 		case syscall.EAGAIN:
-			c.count.waits.Add(1)
 			return false
 		case syscall.ECONNREFUSED, syscall.EHOSTDOWN:
 			// An ICMP answer to something sent earlier; having been told clears it. Should

@@ -77,8 +77,16 @@ func GetsockoptInt(fd, level, opt int) (int, error) { return unix.GetsockoptInt(
 
 // Sendmmsg is sendmmsg(2) without waiting. An error means that the first message
 // failed; later failures show as a short count. It does not allocate; everything that
-// h points to must be on the heap.
+// h points to must be on the heap. A single message goes by sendmsg(2), which is cheaper.
 func Sendmmsg(fd uintptr, h []Mmsghdr) (int, syscall.Errno) {
+	if len(h) == 1 {
+		n, e := Sendmsg(fd, &h[0].Hdr)
+		if e != 0 {
+			return -1, e
+		}
+		h[0].Len = uint32(n)
+		return 1, 0
+	}
 	raceRelease()
 	n, _, e := syscall.Syscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(unsafe.SliceData(h))), uintptr(len(h)), MsgDontwait, 0, 0)
 	return int(n), e
