@@ -124,7 +124,7 @@ func (ch *compChannel) Wait(ctx context.Context) error {
 	defer w.Add(-1)
 	if w.Add(1) == 1 && ch.leader.mu.TryLock() {
 		if e := ch.leader.from.Load(); e != nil {
-			done, err := e.lead(ctx, ch)
+			done, err := e.lead(ctx, &ch.leader, &ch.notifier)
 			ch.leader.mu.Unlock()
 			if done {
 				return err

@@ -52,6 +52,9 @@ type cq struct {
 	period         time.Duration
 	moderate       timer
 
+	sleeper leader      // see Sleep
+	roused  atomic.Bool // Rouse was called since Sleep began
+
 	overran timer // fails the queue pairs, outside of all locks
 
 	// Of the channel, under its lock.
@@ -79,6 +82,7 @@ var (
 	_ driver.CQ        = (*cq)(nil)
 	_ driver.Moderator = (*cq)(nil)
 	_ driver.Resizer   = (*cq)(nil)
+	_ driver.Sleeper   = (*cq)(nil)
 )
 
 func newCQ(c *deviceContext, cfg driver.CQConfig, ch *compChannel) *cq {
@@ -164,6 +168,7 @@ func (c *cq) push(done *transport.Completion, e *endpoint) (fired bool) {
 	}
 	if int(c.tail-c.head) >= c.entries {
 		c.state.Store(cqOverrun)
+		c.sleeper.interrupt()
 		c.d.stats.cqOverruns.Add(1)
 		c.d.schedule(&c.overran, 0)
 		return c.fire()
@@ -174,6 +179,7 @@ func (c *cq) push(done *transport.Completion, e *endpoint) (fired bool) {
 	if e != nil && c.from.Load() != e {
 		c.from.Store(e)
 	}
+	c.sleeper.interrupt() // who sleeps and handles this very packet is not there
 	if c.armed == unarmed ||
 		c.armed == armedSolicited && !done.Solicited && done.Status == ib.StatusSuccess {
 		return false
@@ -344,6 +350,7 @@ func checkEntries(n int) error {
 // terminate is the end of the device: what is in the queue can still be polled.
 func (c *cq) terminate(error) {
 	c.state.CompareAndSwap(cqUp, cqGone)
+	c.sleeper.interrupt()
 	c.mu.Lock()
 	c.fire()
 	c.mu.Unlock()
@@ -361,6 +368,10 @@ func (c *cq) Close() error {
 	c.armed = unarmed
 	c.pending = 0
 	c.mu.Unlock()
+	c.sleeper.interrupt()
+	c.sleeper.mu.Lock()
+	c.sleeper.unwatch()
+	c.sleeper.mu.Unlock()
 	c.d.cancel(&c.moderate)
 	c.d.cancel(&c.overran)
 	if c.ch != nil {

@@ -154,12 +154,12 @@ func (e *endpoint) stand() {
 	}
 }
 
-// leader is what a channel needs to wait on a socket.
+// leader is what a queue or a channel needs to wait on a socket.
 type leader struct {
 	mu   sync.Mutex      // held by who waits
 	done <-chan struct{} // of the context whose end interrupts
 	stop func() bool
-	from atomic.Pointer[endpoint] // where its last event came from
+	from atomic.Pointer[endpoint] // of a channel: where its last event came from
 	at   atomic.Pointer[endpoint] // where somebody sleeps now, to be interrupted
 }
 
@@ -192,18 +192,17 @@ func (l *leader) interrupt() {
 	}
 }
 
-// lead waits for an event of ch on the socket itself, if the role of the reader can be
-// had. It reports false if it cannot: the caller then waits for the level.
-func (e *endpoint) lead(ctx context.Context, ch *compChannel) (done bool, err error) {
+// lead waits for a condition on the socket itself, if the role of the reader can be
+// had. It reports false if it cannot: the caller then waits for an event.
+func (e *endpoint) lead(ctx context.Context, l *leader, until condition) (done bool, err error) {
 	if e.role.conn == nil || e.foreign() || !e.role.claim() {
 		return false, nil
 	}
-	l := &ch.leader
 	l.watch(ctx)
 	e.settle()
 	for {
 		l.at.Store(e)
-		if ch.notifier.level() {
+		if until.level() {
 			break
 		}
 		if err = ctx.Err(); err != nil {
@@ -218,7 +217,7 @@ func (e *endpoint) lead(ctx context.Context, ch *compChannel) (done bool, err er
 		l.at.Store(nil)
 		switch {
 		case failed == nil:
-			e.turn(n, &ch.notifier)
+			e.turn(n, until)
 		case errors.Is(failed, os.ErrDeadlineExceeded):
 			e.role.conn.Resume()
 		default: // closed, or it ails: the endpoint's goroutine sees to it

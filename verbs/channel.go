@@ -28,6 +28,7 @@ type CompChannel struct {
 	mu     wait.Lock // one call of d at a time, and:
 	events int       // goroutines in Event
 	parked int       // goroutines in CQ.Wait
+	alone  *CQ       // what one of them sleeps for without an event; nil: none does
 	got    *CQ       // what try found for the leader in Event
 	fault  error     // what try found instead
 	leader *waiter   // parks for all in CQ.Wait; nil: nobody does
@@ -91,6 +92,7 @@ func (ch *CompChannel) Close() error {
 		for w := ch.follow; w != nil; w = w.next {
 			w.signal()
 		}
+		ch.rouse(nil)
 		if c := ch.consumer; c != nil {
 			c.news(nil)
 		}
@@ -309,6 +311,7 @@ func (ch *CompChannel) drain() {
 // wakeAll wakes the goroutines in Wait for a CQ. All of them, as each may take only a
 // part of what is there. ch.mu is held.
 func (ch *CompChannel) wakeAll(cq *CQ) {
+	ch.rouse(cq)
 	for _, w := range cq.waiters {
 		w.woken = true
 		if w != ch.leader {

@@ -83,6 +83,9 @@ func (cq *CQ) park(ctx context.Context, dst []WC) (int, error) {
 		return 0, ErrClosed
 	}
 	defer cq.leave()
+	if n, err := cq.sleep(ctx, dst); n > 0 || err != nil {
+		return n, err
+	}
 	w, err := cq.ch.enlist(cq)
 	if err != nil {
 		return 0, err

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"context"
 	"time"
 
 	"github.com/verbena-rdma/verbena/ib"
@@ -95,6 +96,19 @@ type Resizer interface {
 // and only if other goroutines have a processor. A d of zero or less looks once.
 type SpinPoller interface {
 	PollFor(d time.Duration) ([]WC, error)
+}
+
+// Sleeper is an optional ability of a CQ whose provider reads the network in Go: a
+// goroutine that waits for this queue alone needs no event.
+type Sleeper interface {
+	// Sleep blocks until Poll may have something or give an error, Rouse is called, or
+	// ctx ends. It gives false at once if it cannot; then the queue must be armed and the
+	// channel waited for. Returning too early is allowed. One goroutine at a time is in
+	// Sleep. It should not allocate.
+	Sleep(ctx context.Context) bool
+
+	// Rouse ends a Sleep that has begun.
+	Rouse()
 }
 
 // WC is one completion (struct ibv_wc). Only ID, Status, QPN and VendorErr are valid if
