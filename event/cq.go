@@ -126,12 +126,16 @@ func (s *cqSource) idle() {
 
 // fired is called when its event has come.
 func (s *cqSource) fired() {
-	l := s.w.l
+	s.waited()
+	s.w.l.recheck.remove(s)
+}
+
+// waited tells the spinner how long a wait took that did not end with a spin.
+func (s *cqSource) waited() {
 	if s.since != 0 {
-		s.spinner.Miss(nanoseconds(s.spun), nanoseconds(l.now()-s.since))
+		s.spinner.Miss(nanoseconds(s.spun), nanoseconds(s.w.l.now()-s.since))
 		s.since, s.spun = 0, 0
 	}
-	l.recheck.remove(s)
 }
 
 func (s *cqSource) detach(w *Watch) {

@@ -1,16 +1,14 @@
 package event
 
-import "runtime"
+import "github.com/verbena-rdma/verbena/internal/wait"
 
-const (
-	spinLooks  = 4    // looks between two of the clock
-	spinOthers = 5000 // nanoseconds between two looks at the other sources, at least
-)
+// spinOthers is the time between two looks at the other sources at least, in nanoseconds.
+const spinOthers = 5000
 
 // spin looks, for a bounded time and before anything is armed, whether the queues that had
 // completions last have more, and whether others want something. It leaves the set alone
-// meanwhile, but for a glance now and then if it has other sources. It yields, so that it
-// works on one processor.
+// meanwhile, but for a glance now and then if it has other sources. It looks at the clock
+// after each look, and lets other goroutines run in between as CQ.Wait does.
 func (l *Loop) spin(deadline int64) (found bool) {
 	if len(l.hot) == 0 || !l.cfg.Spin.Adaptive && l.cfg.Spin.Max <= 0 {
 		return false
@@ -52,10 +50,11 @@ func (l *Loop) spin(deadline int64) (found bool) {
 	}
 	defer l.spun()
 	l.stats.spins.Add(1)
+	processors := wait.Processors()
 	glance := start + spinOthers
 	for i := 1; ; i++ {
 		for _, w := range l.hot {
-			if w.cq != nil && w.cq.ch.c.Look(w.cq.cq) {
+			if w.cq != nil && w.cq.spies(len(l.hot) == 1, end-start) {
 				w.cq.spinner.Hit(nanoseconds(l.now() - start))
 				w.cq.since, w.cq.spun = 0, 0
 				l.enqueue(w)
@@ -69,22 +68,20 @@ func (l *Loop) spin(deadline int64) (found bool) {
 		if l.mail.Load() {
 			return true
 		}
-		if i%spinLooks == 0 {
-			now := l.now()
-			if now >= end {
-				break
-			}
-			if others && now >= glance {
-				l.hits, _ = l.backend.wait(false, l.hits) // an error comes again
-				if len(l.hits) > 0 {
-					l.collect()
-					return true
-				}
-				after := l.now()
-				glance = after + max(spinOthers, 4*(after-now))
-			}
+		now := l.now()
+		if now >= end {
+			break
 		}
-		runtime.Gosched()
+		if others && now >= glance {
+			l.hits, _ = l.backend.wait(false, l.hits) // an error comes again
+			if len(l.hits) > 0 {
+				l.collect()
+				return true
+			}
+			after := l.now()
+			glance = after + max(spinOthers, 4*(after-now))
+		}
+		l.pace.Turn(processors, i, wait.Now())
 	}
 	spun := l.now() - start
 	for _, w := range l.hot {
@@ -93,6 +90,14 @@ func (l *Loop) spin(deadline int64) (found bool) {
 		}
 	}
 	return false
+}
+
+// spies looks whether the queue has something: for a while if it is the only one.
+func (s *cqSource) spies(alone bool, most int64) bool {
+	if alone {
+		return s.ch.c.LookFor(s.cq, nanoseconds(most))
+	}
+	return s.ch.c.Look(s.cq)
 }
 
 // spun ends a spin.

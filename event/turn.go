@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/unix"
+	"github.com/verbena-rdma/verbena/internal/wait"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -24,6 +25,7 @@ type turnState struct {
 	sweepAt int   // and where to go on
 	some    [64]*entry
 	recheck recheck
+	pace    wait.Pace // of spins
 }
 
 // leftOver reports whether the next turn has something to do. mu is held, and nobody is in
@@ -311,6 +313,9 @@ func (l *Loop) prepare(w *Watch) {
 		l.fail(w, err)
 	case ready:
 		l.enqueue(w)
+		if w.cq != nil {
+			w.cq.waited() // it came between the last look of the spin and the arming
+		}
 	case w.cq != nil:
 		w.cq.idle()
 	}

@@ -92,6 +92,19 @@ func (c *Consumer) Look(cq *CQ) bool {
 	return cq.shut || cq.staged.len() > 0 || len(cq.pending) > 0 || cq.fetch() || cq.broken != nil
 }
 
+// LookFor is Look for who goes on looking: a provider whose looks cost more to call than to
+// do looks for a while, a few microseconds and at most d.
+func (c *Consumer) LookFor(cq *CQ, d time.Duration) bool {
+	p := cq.slow()
+	if p == nil {
+		return c.Look(cq)
+	}
+	cq.mu.Lock()
+	defer cq.mu.Unlock()
+	cq.fetchFor(p, min(d, spinCall))
+	return cq.shut || cq.staged.len() > 0 || len(cq.pending) > 0 || cq.broken != nil
+}
+
 // Arm is CQ.Arm for any completion, but asks the device only if the event of an earlier
 // Arm has come: a queue that is armed stays so, and need not be armed again because its
 // neighbours had something.

@@ -2,7 +2,6 @@ package verbs
 
 import (
 	"context"
-	"runtime"
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/unix"
@@ -24,13 +23,10 @@ const (
 	spinLook = 50 * time.Nanosecond
 )
 
-// spinFor polls for a time without arming. It yields after each look, so that it works on
-// one core, and nothing waits for it.
+// spinFor polls for a time without arming. It lets others run in between, see wait.Pace.
 func (cq *CQ) spinFor(ctx context.Context, d time.Duration, start time.Time, dst []WC) (int, error) {
-	slow, _ := cq.d.(driver.SpinPoller)
-	if slow != nil && runtime.GOMAXPROCS(0) == 1 {
-		slow = nil
-	}
+	processors := wait.Processors()
+	slow := cq.slow()
 	for i := 1; ; i++ {
 		var n int
 		var err error
@@ -49,23 +45,27 @@ func (cq *CQ) spinFor(ctx context.Context, d time.Duration, start time.Time, dst
 		if err := ctx.Err(); err != nil {
 			return 0, err
 		}
-		runtime.Gosched()
+		cq.spin.pace.Turn(processors, i, wait.Now())
 		if spun > spinAlone && i%spinTurns == 0 {
 			unix.Yield()
 		}
 	}
 }
 
+// slow gives the provider's way to look for a while, if it has one and others have a
+// processor meanwhile; else nil.
+func (cq *CQ) slow() driver.SpinPoller {
+	p, ok := cq.d.(driver.SpinPoller)
+	if !ok || wait.Processors() == 1 {
+		return nil
+	}
+	return p
+}
+
 // pollFor is Poll, but the provider looks for a while.
 func (cq *CQ) pollFor(p driver.SpinPoller, d time.Duration, dst []WC) (int, error) {
 	cq.mu.Lock()
-	if !cq.shut && cq.broken == nil && cq.staged.len() == 0 && len(cq.pending) == 0 {
-		w, err := p.PollFor(d)
-		if err != nil {
-			cq.broken = err
-		}
-		cq.pending = w
-	}
+	cq.fetchFor(p, d)
 	n, err := 0, error(nil)
 	if cq.shut || cq.broken != nil || cq.staged.len() > 0 || len(cq.pending) > 0 {
 		n, err = cq.take(dst)
@@ -76,6 +76,18 @@ func (cq *CQ) pollFor(p driver.SpinPoller, d time.Duration, dst []WC) (int, erro
 		return cq.follow(dst, n)
 	}
 	return n, err
+}
+
+// fetchFor asks the provider, if nothing is at hand. cq.mu is held.
+func (cq *CQ) fetchFor(p driver.SpinPoller, d time.Duration) {
+	if cq.shut || cq.broken != nil || cq.staged.len() > 0 || len(cq.pending) > 0 {
+		return
+	}
+	w, err := p.PollFor(d)
+	if err != nil {
+		cq.broken = err
+	}
+	cq.pending = w
 }
 
 // spun tells the policy what became of a wait that began at start: a spin of a length that

@@ -59,6 +59,7 @@ func (cq *CQ) SetSpin(s Spin) {
 // spinState is the policy of a queue and what it has learned.
 type spinState struct {
 	on, learns atomic.Bool
+	pace       wait.Pace
 	mu         sync.Mutex
 	s          wait.Spinner
 }

@@ -9,4 +9,10 @@ import (
 var _ driver.SpinPoller = (*CQ)(nil)
 
 // PollFor is Poll: it looks once, as in virtual time nothing would end it.
-func (q *CQ) PollFor(time.Duration) ([]driver.WC, error) { return q.Poll() }
+// It is counted as "poll for", too.
+func (q *CQ) PollFor(time.Duration) ([]driver.WC, error) {
+	q.p.mu.Lock()
+	q.p.calls["poll for"]++
+	q.p.mu.Unlock()
+	return q.Poll()
+}

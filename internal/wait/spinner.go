@@ -7,26 +7,34 @@ import "time"
 // tells what became of the wait. There is one for each source, as what it learns is how
 // soon that source answers. The zero Spinner never spins.
 //
-// A fixed policy always gives the same budget. An adaptive one keeps an account. A spin
-// that finds what is waited for earns what the sleep would have taken longer; one in
-// vain, or one that took long because the processor was given to others, costs its time.
-// While the account is not empty it spins, for about as long as the answers took lately.
-// When it is empty it sleeps, and goes on measuring: if what it sleeps for comes
-// within reach of a spin, it tries again after a number of waits that doubles as long as
-// trying does not pay. A source that answers late is tried rarely, and one that never
-// answers costs one budget.
+// A fixed policy always gives the same budget. An adaptive one compares. While it sleeps it
+// learns how long a wait takes asleep. Then it tries: a spin that finds something earns what
+// it was shorter than that, or costs what it was longer, as the processor was with others;
+// one in vain costs its time, or what the whole wait took longer. It goes on while the
+// account of all that is not empty. When it is, the next try comes after a number of waits
+// that doubles as long as trying does not pay, and not before the loss is a small share of
+// the time.
+//
+// Looking pays most if both ends look, and may even harm if one does, as it then takes the
+// processor on which the other would have been woken. Who looks alone learns the wrong
+// thing. So tries begin at multiples of a power of two of the number of waits, and last some
+// waits: two ends that pass a message to and fro have the same number, and try together.
+//
+// Waits for something far say nothing about the near ones. After two of them it sleeps until
+// something near comes; so a source that is silent costs two spins.
 type Spinner struct {
 	max      time.Duration
 	adaptive bool
 
+	waits   uint32
+	on      bool          // it spins, while something near is expected
+	far     int           // waits for something far, one after the other
 	account time.Duration // at most accountMost budgets
-	phase   time.Duration // earned since it last began to spin
-	pace    time.Duration // mean time of the answers within reach
+	phase   time.Duration // earned since on
+	pace    time.Duration // mean time of the answers within reach; 0: not known
 	dev     time.Duration // mean deviation from that
-	slept   time.Duration // mean time of waits without a spin that were near; 0: not known
-	skip    int           // near waits without a spin until the next try
-	far     int           // other waits without a spin until the next try
-	penalty int           // value of skip after the next phase that does not pay
+	slept   time.Duration // mean time of near waits without a spin; 0: not known
+	period  uint32        // a try begins at multiples of it
 	rest    time.Duration // to be spent in waits without a spin until the next try
 }
 
@@ -38,13 +46,18 @@ const (
 	// assumedWake is what a wake-up costs as long as none was measured.
 	assumedWake = 20 * time.Microsecond
 
-	accountMost = 4    // spins in vain that a full account pays
+	tryWaits    = 8    // waits in vain that a try lasts
+	farTry      = 4    // a try is so many times shorter if answers seem to be out of reach
+	accountMost = 16   // and at most, when it has paid
 	nearSpins   = 8    // a wait of up to so many budgets is near: spinning could end it
-	leastSkip   = 4    // waits without a spin after the first phase that did not pay
-	mostSkip    = 4096 // and at most
-	restShare   = 20   // of the time, what a phase that did not pay may have taken
+	farMost     = 2    // waits for something far, one after the other, until it sleeps
+	leastPeriod = 4    // after a phase that has paid
+	firstPeriod = 64   // after the first that has not
+	mostPeriod  = 4096 // and at most
+	farPeriod   = 1024 // between two spins for what is far
+	leastShare  = 16   // the time until the next try is so many times what the first has lost
+	mostShare   = 32   // and for those that follow
 	restMost    = 2 * time.Second
-	farSkip     = 1024 // waits for something far between two tries
 	leastBudget = 2 * time.Microsecond
 )
 
@@ -57,7 +70,7 @@ func (s *Spinner) Set(max time.Duration, adaptive bool) {
 			max = DefaultSpin
 		}
 	}
-	*s = Spinner{max: max, adaptive: adaptive}
+	*s = Spinner{max: max, adaptive: adaptive, period: leastPeriod}
 	if adaptive {
 		s.begin()
 	}
@@ -68,12 +81,22 @@ func (s *Spinner) Budget() time.Duration {
 	switch {
 	case !s.adaptive:
 		return s.max
-	case s.account <= 0:
+	case !s.on || s.far >= farMost:
 		return 0
-	case s.pace == 0:
-		return s.max
 	}
-	return min(max(s.pace+4*s.dev, leastBudget), s.max)
+	return s.reach()
+}
+
+// reach is as long as answers take, but not less than what a sleep takes: to give up
+// earlier loses more than it saves.
+func (s *Spinner) reach() time.Duration {
+	switch {
+	case s.pace > 0:
+		return min(max(s.pace+4*s.dev, s.slept, leastBudget), s.max)
+	case s.slept > 0:
+		return min(max(2*s.slept, leastBudget), s.max)
+	}
+	return s.max
 }
 
 // Learns reports whether Hit and Miss matter, so that others need not measure.
@@ -84,15 +107,17 @@ func (s *Spinner) Hit(took time.Duration) {
 	if !s.adaptive {
 		return
 	}
-	took = max(took, 0)
+	took = min(max(took, 0), restMost)
+	s.waits++
+	s.far = 0
 	gain := assumedWake
 	if s.slept > 0 {
 		gain = s.slept - took
 	}
-	if took > s.max {
-		gain = s.max - took // the processor was with others
-	} else {
+	if took <= s.max {
 		s.answer(took)
+	} else {
+		gain = min(gain, s.max-took) // the processor was with others
 	}
 	s.book(gain)
 }
@@ -103,57 +128,71 @@ func (s *Spinner) Miss(spun, total time.Duration) {
 	if !s.adaptive {
 		return
 	}
-	spun, total = max(spun, 0), max(total, 0)
-	if spun == 0 {
-		s.rest -= min(total, restMost)
-	}
+	spun, total = min(max(spun, 0), restMost), max(total, 0)
+	s.waits++
 	near := total > 0 && total <= nearSpins*s.max
+	if near {
+		s.far = 0
+	} else if s.far < farMost {
+		s.far++
+	}
 	if spun > 0 {
-		if total > 0 && total <= s.max {
+		loss := spun
+		if near && s.slept > 0 {
+			loss = max(loss, total-s.slept)
+		}
+		if near && total <= s.max {
 			s.answer(total) // a longer spin would have found it
 		}
-		s.book(-spun)
+		s.book(-loss)
 		return
 	}
+	s.rest = max(s.rest-min(total, restMost), 0)
 	if near {
 		if s.slept == 0 {
 			s.slept = total
 		}
 		s.slept += (total - s.slept) / 8
-		s.skip--
-	} else {
-		s.far--
 	}
-	if s.account <= 0 && s.rest <= 0 && (s.skip <= 0 || s.far <= 0) {
+	switch {
+	case !near && s.waits%farPeriod != 0:
+	case !s.on && s.rest == 0 && s.waits%s.period == 0:
 		s.begin()
+		fallthrough
+	case s.on:
+		s.far = min(s.far, farMost-1) // one spin for what is far
 	}
 }
 
 // begin starts a phase of spinning, with the account of one who tries.
 func (s *Spinner) begin() {
-	s.account, s.phase = s.max/2, 0
+	s.on, s.phase = true, 0
 	s.pace, s.dev = 0, 0
+	s.account = tryWaits * s.reach()
+	if s.slept > s.max {
+		s.account /= farTry
+	}
 }
 
 // book changes the account, and ends the phase if it is empty.
 func (s *Spinner) book(gain time.Duration) {
-	if s.account <= 0 {
+	if !s.on {
 		return // of a spin that another waiter had begun before
 	}
 	s.phase = min(s.phase+gain, time.Hour)
-	if s.account = min(s.account+gain, accountMost*s.max); s.account > 0 {
+	if s.account = min(s.account+gain, accountMost*s.reach()); s.account > 0 {
 		return
 	}
-	switch {
-	case s.phase > 0:
-		s.penalty = leastSkip
-	default:
-		s.penalty = min(max(2*s.penalty, leastSkip), mostSkip)
+	s.on = false
+	if s.phase > 0 {
+		s.period = leastPeriod
+	} else {
+		s.period = min(max(2*s.period, firstPeriod), mostPeriod)
 	}
-	s.skip, s.far = s.penalty, farSkip
 	// What is lost to others, who take the processor for a time slice and more, is to be
-	// little against the time until it may be lost again.
-	s.rest = restShare * min(max(-s.phase, 0), restMost/restShare)
+	// little against the time until it may be lost again. Once it may have been bad luck.
+	share := min(max(time.Duration(s.period)/4, leastShare), mostShare)
+	s.rest = share * min(max(-s.phase, 0), restMost/share)
 }
 
 // answer learns the time of an answer within reach.

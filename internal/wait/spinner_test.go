@@ -115,8 +115,7 @@ func TestSpinnerOutOfReach(t *testing.T) {
 	}
 }
 
-// Silence: one budget, and no more. A single answer after it changes nothing, and a
-// source that becomes quick is noticed.
+// Silence: two spins, and no more. Then a source that becomes quick is noticed at once.
 func TestSpinnerSilence(t *testing.T) {
 	t.Parallel()
 	w := newWorld()
@@ -127,8 +126,16 @@ func TestSpinnerSilence(t *testing.T) {
 	for range 100 {
 		w.answer(time.Hour)
 	}
-	if d := w.spun - spun; d > (accountMost+1)*DefaultSpin {
+	if d := w.spun - spun; d > farMost*DefaultSpin {
 		t.Errorf("%v spun in silence after quick answers", d)
+	}
+	// Whatever was learned: also without a single answer.
+	silent := newWorld()
+	for range 20_000 {
+		silent.answer(time.Hour)
+	}
+	if most := (farMost + 20_000/farPeriod) * DefaultSpin; silent.spun > most {
+		t.Errorf("%v spun in silence, limit %v", silent.spun, most)
 	}
 	// What was given up counts as silence.
 	for range 10 {
@@ -207,7 +214,7 @@ func TestSpinnerBusy(t *testing.T) {
 		t.Errorf("seed %d: %v lost a wait, sleeping %v", seed, w.mean(), w.wake)
 	}
 	w.steal = nil
-	for range 2 * mostSkip {
+	for range 2 * mostPeriod {
 		w.answer(10 * us)
 	}
 	if w.s.Budget() == 0 {
@@ -226,6 +233,58 @@ func TestSpinnerBusy(t *testing.T) {
 	}
 	if w.mean() > w.wake/2 {
 		t.Errorf("seed %d: %v lost a wait, sleeping %v", seed, w.mean(), w.wake)
+	}
+}
+
+// TestSpinnerSteps tells a Spinner what became of waits, one after the other, and has a
+// look at the next budget.
+func TestSpinnerSteps(t *testing.T) {
+	t.Parallel()
+	const ms = time.Millisecond
+	type step struct {
+		spun, total time.Duration // of a miss; no total, no spin: a hit after hit
+		hit         time.Duration
+		times       int
+		budget      time.Duration // afterwards
+	}
+	hit := func(d time.Duration, n int, budget time.Duration) step { return step{hit: d, times: n, budget: budget} }
+	miss := func(spun, total time.Duration, n int, budget time.Duration) step {
+		return step{spun: spun, total: total, times: n, budget: budget}
+	}
+	for _, x := range []struct {
+		name  string
+		steps []step
+	}{
+		{"tries at first, as long as it may", []step{miss(100*us, 2*ms, 1, 100*us)}},
+		{"gives up what is far after two waits", []step{miss(100*us, 2*ms, 2, 0), miss(0, time.Hour, 100, 0)}},
+		{"and begins again when something is near", []step{miss(100*us, 2*ms, 2, 0), miss(0, 40*us, 1, 80*us)}},
+		{"an end without an answer is far", []step{miss(100*us, -1, 2, 0)}},
+		{"spins as long as answers take", []step{hit(20*us, 100, 20*us)}},
+		{"but not less than a sleep takes", []step{miss(100*us, 2*ms, 2, 0), miss(0, 40*us, 1, 80*us), hit(5*us, 100, 40*us)}},
+		{"a try that finds nothing ends", []step{miss(100*us, 130*us, tryWaits, 0)}},
+		{"and the next is at a multiple of the number of waits", []step{
+			miss(100*us, 130*us, tryWaits, 0), miss(0, 40*us, 6*firstPeriod-tryWaits-1, 0), miss(0, 40*us, 1, 80*us)}},
+		{"but not before the loss is a small part of the time", []step{
+			miss(100*us, 130*us, tryWaits-1, 100*us), miss(5*ms, 5*ms, 1, 0),
+			miss(0, 40*us, 16*5000/40, 0), miss(0, 40*us, 1000, 80*us)}},
+		{"losing the processor ends it", []step{hit(5*us, 4, 11*us), hit(5*ms, 1, 0)}},
+		{"but not for long if it has paid", []step{
+			miss(100*us, 2*ms, 2, 0), miss(0, 40*us, 1, 80*us), hit(5*us, 1000, 40*us), hit(5*ms, 1, 0), miss(0, 40*us, leastPeriod, 80*us)}},
+	} {
+		var s Spinner
+		s.Set(0, true)
+		for i, st := range x.steps {
+			for range st.times {
+				if st.hit > 0 {
+					s.Hit(st.hit)
+				} else {
+					s.Miss(st.spun, st.total)
+				}
+			}
+			if b := s.Budget(); b < st.budget || b > st.budget+st.budget/5 {
+				t.Errorf("%s: after step %d: budget %v, want %v", x.name, i, b, st.budget)
+			}
+		}
 	}
 }
 
