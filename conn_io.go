@@ -71,7 +71,9 @@ func (c *Conn) read(p []byte) (n int, err error) {
 		n += m
 	}
 	c.stats.BytesRead += uint64(n)
-	c.settle(nil)
+	if c.e.Due() || c.ready.open {
+		c.settle(nil)
+	}
 	return n, nil
 }
 

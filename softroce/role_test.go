@@ -71,8 +71,13 @@ func TestC239_PingPongBetweenProcesses(t *testing.T) {
 			if got {
 				break
 			}
-			if r.IntN(3) == 0 {
+			switch r.IntN(4) {
+			case 0:
 				continue // poll on
+			case 1:
+				pause()
+				e.cq.Sleep(standing) // or arm, if it cannot
+				continue
 			}
 			if err := e.cq.Arm(false); err != nil {
 				t.Fatal(err)

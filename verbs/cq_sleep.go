@@ -15,10 +15,11 @@ func (cq *CQ) sleep(ctx context.Context, dst []WC) (int, error) {
 	if n, err := cq.Poll(dst); n > 0 || err != nil || cq.nudge.Load() {
 		return n, err
 	}
+	cq.stats.sleeps.Add(1)
 	if !cq.sleeper.Sleep(ctx) {
+		cq.stats.sleeps.Add(^uint64(0))
 		return 0, nil
 	}
-	cq.stats.sleeps.Add(1)
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}

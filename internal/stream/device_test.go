@@ -167,6 +167,7 @@ type side struct {
 	werr     error
 	rerr     error
 	shut     bool
+	lazy     bool                    // pumps after a read only if that is Due
 	useWrite func(off int, b []byte) // what the stream has at off
 	wantRead func(off int, b []byte) bool
 }
@@ -381,7 +382,7 @@ func (s *side) doRead(n int) bool {
 		n -= m
 		did = true
 	}
-	if did {
+	if did && (!s.lazy || s.e.Due()) {
 		s.pump()
 	}
 	return did

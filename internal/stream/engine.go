@@ -156,6 +156,12 @@ func (e *Engine) NextRecv(r *Recv) bool {
 	return e.c.nextRecv(r)
 }
 
+// Due reports whether what Consume freed must be seen to now: by NextRecv, Next and Events.
+// If not, it may wait for the next call that is followed by those anyway, however late that
+// comes: what the peer may still send is enough. So a small message that is read costs no
+// call of the queue pair.
+func (e *Engine) Due() bool { return e.events != 0 || e.end.over || e.v == nil || e.v.due() }
+
 // Next gives the next request to post. It must be posted, before anything else is asked
 // of the engine, or the connection ended with Fail: the engine counts on it.
 func (e *Engine) Next(now time.Duration, op *Op) bool {

@@ -53,7 +53,7 @@ func simulate(t *testing.T, m Mode, seed uint64) (a, b *side) {
 	for _, s := range ss {
 		// So much that buffers are used many times over, and a seed takes milliseconds.
 		s.toWrite = min(rnd.IntN(1<<(1+rnd.IntN(17))), 100*min(len(s.send), s.e.cfg.Recv.Size*2))
-		s.lend, s.moody = rnd.IntN(3) > 0, true
+		s.lend, s.moody, s.lazy = rnd.IntN(3) > 0, true, rnd.IntN(2) == 0
 	}
 	// Each kind of step has a weight, so that some seeds have slow readers, slow polling …
 	const steps = 6

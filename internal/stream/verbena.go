@@ -58,6 +58,7 @@ const (
 // change is a SIZE that is to be sent.
 type change struct {
 	pending bool
+	same    bool   // the size stays: only burn is told
 	at      uint32 // the first receive of the size
 	size    uint32
 	burn    uint32
@@ -137,6 +138,12 @@ func (v *verbena) target() {
 	v.threshold = int32(max((n-controls)/2, 1))
 }
 
+// due reports whether so many buffers are free that their receives should be posted.
+func (v *verbena) due() bool {
+	r := &v.in.regions[v.in.active]
+	return v.in.active != v.lastRegion || int32(len(r.free)) > v.threshold/2
+}
+
 // used gives how many receives are posted.
 func (v *verbena) used() int { return int(v.posted - v.taken) }
 
@@ -171,7 +178,7 @@ func (v *verbena) switchTo(region uint8) bool {
 	if len(r.free) < MinCredits || len(v.fifo)-v.used() < MinCredits || v.change.pending || v.open[ctlSize] || v.runs.n == maxRuns {
 		return false
 	}
-	v.change = change{true, v.posted, uint32(r.mem.Size), v.taken}
+	v.change = change{pending: true, at: v.posted, size: uint32(r.mem.Size), burn: v.taken}
 	if r.mem.Size < v.in.regions[old].mem.Size {
 		v.change.burn = v.posted
 	}
@@ -190,7 +197,7 @@ func (v *verbena) burnOld() {
 	case v.open[ctlSize]:
 		v.ping = true // it must have taken the last SIZE
 	case int32(v.lastAt-v.taken) > 0:
-		v.change = change{true, v.posted, uint32(v.in.regions[v.lastRegion].mem.Size), v.lastAt}
+		v.change = change{pending: true, same: true, size: uint32(v.in.regions[v.lastRegion].mem.Size), burn: v.lastAt}
 	}
 }
 

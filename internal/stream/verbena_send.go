@@ -102,7 +102,7 @@ func (v *verbena) message(op *Op, kind, value uint32) {
 	v.nextSize()
 	// A receive of another size must not be told of before the change is.
 	v.told = v.posted
-	if v.change.pending {
+	if v.change.pending && !v.change.same {
 		v.told = v.change.at
 	}
 	v.words = 0
@@ -123,6 +123,9 @@ func (v *verbena) sendSize(op *Op) bool {
 	c := &v.change
 	if !c.pending || !v.mayControl(ctlSize) {
 		return false
+	}
+	if c.same {
+		c.at = v.posted // all of which this message tells
 	}
 	c.pending = false
 	binary.BigEndian.PutUint32(op.Data[:], c.at)
