@@ -27,6 +27,7 @@ type machine struct {
 	alone time.Duration // what that takes longer while the other end spins
 	steal time.Duration // who spins loses the processor after so much time, in the mean; 0: never
 	slice time.Duration // for as long, in the mean
+	rough float64       // how often an end stops for a slice whatever it does
 }
 
 var (
@@ -38,6 +39,12 @@ var (
 	// near is one process, in which the scheduler needs no other thread: 24 µs, and 16.
 	near = machine{net: 7 * us, work: us, wake: 4 * us}
 )
+
+// uneven is one that stops an end now and then, asleep or not.
+func (m machine) uneven(often float64) machine {
+	m.rough, m.slice = often, 4*time.Millisecond
+	return m
+}
 
 // together is a machine on which it is a loss if only one end spins.
 func (m machine) together() machine {
@@ -70,10 +77,17 @@ func (p *pingPong) wait(i int) {
 func (p *pingPong) message(i int) (awake bool) {
 	p.wait(1 - i)
 	come := p.now + p.net
+	var stops [2]time.Duration // of the sender, and of the receiver
+	for k := range stops {
+		if p.rough > 0 && p.r.Float64() < p.rough {
+			stops[k] = time.Duration(p.r.Int64N(int64(2 * p.slice)))
+		}
+	}
+	come += stops[0]
 	budget := p.to[i] - p.from[i]
-	var stolen time.Duration
+	stolen := stops[1]
 	if looked := min(come, p.to[i]) - p.from[i]; p.steal > 0 && p.r.Float64() < float64(looked)/float64(p.steal) {
-		stolen = time.Duration(p.r.Int64N(int64(2 * p.slice)))
+		stolen += time.Duration(p.r.Int64N(int64(2 * p.slice)))
 	}
 	if awake = budget > 0 && come <= p.to[i]; awake {
 		p.now = come + stolen
@@ -148,6 +162,8 @@ func TestPingPong(t *testing.T) {
 		{"busy", free.busy(2 * time.Millisecond), nil, 1.5, 1.1},
 		{"very busy", free.busy(200 * us), nil, 1.5, 1.1},
 		{"very busy, near", near.busy(200 * us), nil, 1.7, 1.1},
+		{"uneven", free.uneven(0.001), nil, 0.9, 0.75},
+		{"very uneven", free.uneven(0.03), nil, 1.1, 1.03},
 		{"very busy, slow", slow.busy(200 * us), nil, 1.3, 1.1},
 	} {
 		for seed := range uint64(3) {

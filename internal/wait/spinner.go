@@ -10,15 +10,14 @@ import "time"
 // A fixed policy always gives the same budget. An adaptive one compares. While it sleeps it
 // learns how long a wait takes asleep. Then it tries: a spin that finds something earns what
 // it was shorter than that, or costs what it was longer, as the processor was with others;
-// one in vain costs its time, or what the whole wait took longer. It goes on while the
-// account of all that is not empty. When it is, the next try comes after a number of waits
-// that doubles as long as trying does not pay, and not before the loss is a small share of
-// the time.
+// one in vain costs its time. It goes on while the account of all that is not empty. When it
+// is, the next try comes after a number of waits that doubles as long as trying does not
+// pay, and not before the loss is a small share of the time.
 //
-// Looking pays most if both ends look, and may even harm if one does, as it then takes the
-// processor on which the other would have been woken. Who looks alone learns the wrong
-// thing. So tries begin at multiples of a power of two of the number of waits, and last some
-// waits: two ends that pass a message to and fro have the same number, and try together.
+// Looking pays most if both ends look, and may be a loss if one does, as the other may then be
+// woken later. Who looks alone learns the wrong thing. So tries begin at multiples of a
+// power of two of the number of waits, and last some waits: two ends that pass a message to
+// and fro have the same number, and try together.
 //
 // Waits for something far say nothing about the near ones. After two of them it sleeps until
 // something near comes; so a source that is silent costs two spins.
@@ -137,14 +136,10 @@ func (s *Spinner) Miss(spun, total time.Duration) {
 		s.far++
 	}
 	if spun > 0 {
-		loss := spun
-		if near && s.slept > 0 {
-			loss = max(loss, total-s.slept)
-		}
 		if near && total <= s.max {
 			s.answer(total) // a longer spin would have found it
 		}
-		s.book(-loss)
+		s.book(-spun)
 		return
 	}
 	s.rest = max(s.rest-min(total, restMost), 0)
