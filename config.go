@@ -17,23 +17,24 @@ type Config struct {
 	// SendBuf and RecvBuf bound the bytes that a connection holds in each direction: what
 	// was written and not taken by the peer's memory, and what came and was not read. An
 	// idle connection holds a few KiB; the rest is taken when it is needed and given back.
-	// (Towards C programs RecvBuf is there as long as the connection.) Zero: 256 KiB and 1
-	// MiB, and 256 KiB for both towards C programs. They are rounded up to pages, and at
-	// most 64 MiB. As the peer's RecvBuf bounds what is on its way, raise both for long fast
-	// paths.
+	// Zero: 256 KiB and 1 MiB, and 256 KiB for both towards C programs. At most 64 MiB;
+	// below 4 KiB they are 4 KiB, and they are rounded up to pages. As the peer's RecvBuf
+	// bounds what is on its way, raise both for long fast paths.
 	SendBuf, RecvBuf int
 
-	// SendQueue and RecvQueue are the messages that may be outstanding, at least 16 and 32.
-	// Zero: few between two Verbenas, where a message may be long; to C programs that
-	// dial 384, as rsockets has it, and to those that are dialled 16 and 64.
+	// SendQueue and RecvQueue are the messages that may be outstanding. Zero: 16 and 32
+	// between two Verbenas, where a message may be long, and towards C programs that are
+	// dialled; 64 and 128 towards C programs that dial. At most 32768, and what the device
+	// can do; below 16 and 32 they are 16 and 32.
 	SendQueue, RecvQueue int
 
-	// Inline is the largest write that is copied into the request itself, in bytes; not all
-	// devices have it. Zero: 64; negative: none.
+	// Inline is the largest write that is copied into the request itself, in bytes, at most
+	// 4096. Not all devices have it, or so much: then it is as if less had been asked for.
+	// Zero: 64; negative: none.
 	Inline int
 
-	// Maps is how many pieces of memory the peer may offer at a time (Map); zero: none,
-	// and at most 128. C programs call it RDMA_IOMAPSIZE.
+	// Maps is how many pieces of memory the peer may offer at a time (Map), at most 128;
+	// zero: none. C programs call it RDMA_IOMAPSIZE.
 	Maps int
 
 	// TOS is the type of service or traffic class of the packets (SetTOS says more).
@@ -50,7 +51,8 @@ type Config struct {
 	Linger time.Duration
 
 	// HandshakeTimeout bounds the making of a connection on the side of the listener. Zero:
-	// 10 s. The dialer's side is bounded by its context and Dialer.Timeout.
+	// 10 s; it must not be negative. The dialer's side is bounded by its context and
+	// Dialer.Timeout.
 	HandshakeTimeout time.Duration
 
 	// Spin says how a blocked call waits: asleep (the zero value), or looking for a while
@@ -91,8 +93,26 @@ const (
 	defaultLinger    = 5 * time.Second
 	defaultHandshake = 10 * time.Second
 	defaultInline    = 64
-	maxQueue         = 65534
+	maxInline        = 4 << 10
+	maxQueue         = 32 << 10
+	maxMaps          = 128
 )
+
+// ConfigError says which field of a Config, or of a ListenConfig, has a value that cannot
+// be. Dial and Listen give it, in a *net.OpError, before they do anything. It is
+// syscall.EINVAL for errors.Is.
+type ConfigError struct {
+	Field string // "Config.SendQueue"
+	Value int64
+	Want  string // what is possible: "at most 32768, and zero for the default"
+}
+
+func (e *ConfigError) Error() string {
+	return fmt.Sprintf("rdma: %s is %d: it must be %s", e.Field, e.Value, e.Want)
+}
+
+// Is reports whether target is syscall.EINVAL.
+func (e *ConfigError) Is(target error) bool { return target == syscall.EINVAL }
 
 // settle gives a Config without nil and with the defaults, or says what is wrong with it.
 func (c *Config) settle() (Config, error) {
@@ -110,13 +130,13 @@ func (c *Config) settle() (Config, error) {
 		{"RecvBuf", &cfg.RecvBuf, defaultRecvBuf, minBuf, maxBuf},
 		{"SendQueue", &cfg.SendQueue, 0, 16, maxQueue},
 		{"RecvQueue", &cfg.RecvQueue, 0, 32, maxQueue},
-		{"Maps", &cfg.Maps, 0, 0, 128},
+		{"Maps", &cfg.Maps, 0, 0, maxMaps},
 	} {
 		switch {
 		case *f.v == 0:
 			*f.v = f.def
 		case *f.v < 0 || *f.v > f.max:
-			return cfg, fmt.Errorf("rdma: Config.%s is %d: it must be at most %d, and zero for the default: %w", f.name, *f.v, f.max, syscall.EINVAL)
+			return cfg, &ConfigError{"Config." + f.name, int64(*f.v), fmt.Sprintf("at most %d, and zero for the default", f.max)}
 		default:
 			*f.v = max(*f.v, f.min)
 		}
@@ -129,6 +149,8 @@ func (c *Config) settle() (Config, error) {
 		cfg.Inline = defaultInline
 	case cfg.Inline < 0:
 		cfg.Inline = 0
+	case cfg.Inline > maxInline:
+		return cfg, &ConfigError{"Config.Inline", int64(cfg.Inline), fmt.Sprintf("at most %d, zero for the default, and negative for none", maxInline)}
 	}
 	if cfg.KeepAlive == 0 {
 		cfg.KeepAlive = defaultKeepAlive
@@ -140,10 +162,10 @@ func (c *Config) settle() (Config, error) {
 	case cfg.HandshakeTimeout == 0:
 		cfg.HandshakeTimeout = defaultHandshake
 	case cfg.HandshakeTimeout < 0:
-		return cfg, fmt.Errorf("rdma: Config.HandshakeTimeout is negative: %w", syscall.EINVAL)
+		return cfg, &ConfigError{"Config.HandshakeTimeout", int64(cfg.HandshakeTimeout), "positive, and zero for the default"}
 	}
 	if cfg.Fallback > TCPFallback {
-		return cfg, fmt.Errorf("rdma: Config.Fallback is %d: use NoFallback or TCPFallback: %w", cfg.Fallback, syscall.EINVAL)
+		return cfg, &ConfigError{"Config.Fallback", int64(cfg.Fallback), "NoFallback (0) or TCPFallback (1)"}
 	}
 	return cfg, nil
 }

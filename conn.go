@@ -55,12 +55,14 @@ type Conn struct {
 	fires      time.Duration // when timer does, since epoch; zero: it does not run
 	ready      readiness
 
-	closed bool  // by the program
-	over   bool  // the engine has come to its end
-	failed bool  // the queue pair has failed
-	cause  error // why the connection is over, if not in order
-	down   sync.Once
-	isDown bool          // the queue pair is closed
+	closed bool          // by the program
+	over   bool          // the engine has come to its end
+	failed bool          // the queue pair has failed
+	cause  error         // why the connection is over, if not in order
+	downBy bool          // somebody closes the queue pair
+	isDown bool          // it is closed
+	torn   bool          // and the hub has forgotten it
+	tornC  chan struct{} // closed then, if somebody waits
 	told   bool          // Trace.Closed was called
 	wrote  time.Duration // when something was last written
 	stats  Stats
@@ -255,7 +257,20 @@ func (c *Conn) onTimer() {
 // teardown closes the queue pair; it may wait for the device, up to a second. What has been
 // received stays, until the program closes the connection.
 func (c *Conn) teardown() {
-	c.down.Do(func() {
+	c.mu.Lock()
+	switch {
+	case c.torn:
+	case c.downBy: // a channel, as locks make the time of a synctest bubble stand still
+		if c.tornC == nil {
+			c.tornC = make(chan struct{})
+		}
+		torn := c.tornC
+		c.mu.Unlock()
+		<-torn
+		c.mu.Lock()
+	default:
+		c.downBy = true
+		c.mu.Unlock()
 		c.cm.Close()
 		c.mu.Lock()
 		c.isDown = true
@@ -264,8 +279,12 @@ func (c *Conn) teardown() {
 		}
 		c.mu.Unlock()
 		c.hub.remove(c)
-	})
-	c.mu.Lock()
+		c.mu.Lock()
+		c.torn = true
+		if c.tornC != nil {
+			close(c.tornC)
+		}
+	}
 	cause := c.cause
 	c.mu.Unlock()
 	c.tell(cause)

@@ -89,6 +89,8 @@ func (c *Conn) mapLocal(mr *verbs.MR, offset int64) (int64, error) {
 // Unmap takes a map back. When it returns a peer that is a Verbena writes there no more. A
 // C program may do so as long as the connection or the registration lives (its protocol
 // has no word for it): close the MR, and a peer that still writes loses the connection.
+// After Close nobody writes there, whatever was mapped, and the error wraps net.ErrClosed;
+// that of memory that is not mapped wraps syscall.EINVAL.
 func (c *Conn) Unmap(mr *verbs.MR) error {
 	if c.tcp != nil {
 		return errNoMaps
@@ -97,6 +99,9 @@ func (c *Conn) Unmap(mr *verbs.MR) error {
 	defer c.wrMu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.closed {
+		return c.fail("unmap", net.ErrClosed)
+	}
 	for i := range c.maps {
 		if c.maps[i].mr == mr && mr != nil {
 			return c.fail("unmap", c.unmap(i))
@@ -106,9 +111,6 @@ func (c *Conn) Unmap(mr *verbs.MR) error {
 }
 
 func (c *Conn) unmap(i int) error {
-	if c.closed {
-		return net.ErrClosed
-	}
 	if !c.over {
 		if err := c.e.UnmapLocal(i); err != nil {
 			return &errnoError{errno: syscall.EINVAL, cause: err}

@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"errors"
 	"sync/atomic"
 	"time"
 
@@ -23,7 +24,17 @@ type connMemory struct {
 
 type lentPiece struct {
 	region stream.Region
+	mr     *verbs.MR // the peer's rights to it: Compatible
 	piece
+}
+
+// free gives it back. The peer has no right to it any more when it can be somebody else's.
+func (l *lentPiece) free(h *hub) {
+	if l.mr != nil {
+		l.mr.Close()
+	}
+	h.lent.Add(-int64(len(l.b)))
+	h.mem.free(l.piece)
 }
 
 // sge names a part of a region for a request.
@@ -61,9 +72,8 @@ func (m *connMemory) free(h *hub) {
 	for _, p := range []piece{m.base, m.send, m.stage} {
 		a.free(p)
 	}
-	for _, l := range m.lent {
-		a.free(l.piece)
-		h.lent.Add(-int64(len(l.b)))
+	for i := range m.lent {
+		m.lent[i].free(h)
 	}
 	*m = connMemory{}
 }
@@ -149,8 +159,7 @@ func (c *Conn) takeBack(r stream.Region) {
 	for i, l := range c.mem.lent {
 		if l.region == r {
 			c.mem.lent = append(c.mem.lent[:i], c.mem.lent[i+1:]...)
-			c.hub.lent.Add(-int64(len(l.b)))
-			c.hub.mem.free(l.piece)
+			l.free(c.hub)
 			return
 		}
 	}
@@ -158,31 +167,50 @@ func (c *Conn) takeBack(r stream.Region) {
 
 // lend gives the machine larger receives, as the peer sends much.
 func (c *Conn) lend() {
-	size := c.e.Want()
-	for size*stream.MinCredits > c.opts.recvBuf {
+	l, err := c.larger()
+	if err != nil {
+		c.e.Decline(now())
+		return
+	}
+	c.mem.lent = append(c.mem.lent, l)
+}
+
+// errNoLoan: there shall be no larger receives.
+var errNoLoan = errors.New("rdma: no larger receives")
+
+func (c *Conn) larger() (l lentPiece, err error) {
+	size, least, most := c.e.Want(), stream.MinCredits, c.opts.recvBuf
+	compatible := c.e.Mode() == stream.Compatible
+	if compatible {
+		least, most = ringBuffers, ringLimit(most)
+	}
+	for size*least > most {
 		size /= 2 // it must be a power of two
 	}
-	count := min(c.opts.recvBuf/max(size, 1), c.mem.most)
-	n := int64(size) * int64(count)
-	if size <= baseSize || count < stream.MinCredits || !reserve(&c.hub.lent, n) {
-		c.e.Decline(now())
-		return
+	count := min(most/max(size, 1), c.mem.most)
+	n := size * count
+	if size <= c.e.RecvSize() || count < least || !reserve(&c.hub.lent, int64(n)) {
+		return l, errNoLoan
 	}
-	p, err := c.hub.mem.alloc(int(n))
+	if l.piece, err = c.hub.mem.alloc(n); err != nil {
+		c.hub.lent.Add(-int64(n))
+		return l, err
+	}
+	c.hub.lent.Add(int64(len(l.b) - n))
+	mem := stream.RecvMemory{Size: size, Count: count, Mem: l.b[:n:n]}
+	if compatible {
+		if l.mr, err = c.hub.mem.expose(mem.Mem); err == nil {
+			r := l.mr.Remote(0, n)
+			mem.Addr, mem.RKey = r.Addr, r.RKey
+		}
+	}
+	if err == nil {
+		l.region, err = c.e.Lend(now(), mem)
+	}
 	if err != nil {
-		c.hub.lent.Add(-n)
-		c.e.Decline(now())
-		return
+		l.free(c.hub)
 	}
-	c.hub.lent.Add(int64(len(p.b)) - n)
-	r, err := c.e.Lend(now(), stream.RecvMemory{Size: size, Count: count, Mem: p.b[:n:n]})
-	if err != nil {
-		c.hub.lent.Add(-int64(len(p.b)))
-		c.hub.mem.free(p)
-		c.e.Decline(now())
-		return
-	}
-	c.mem.lent = append(c.mem.lent, lentPiece{r, p})
+	return l, err
 }
 
 // reserve takes n of a budget.

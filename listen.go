@@ -15,8 +15,10 @@ import (
 
 // ListenConfig says how to listen, as net.ListenConfig does.
 type ListenConfig struct {
-	// Backlog is how many connections may wait for Accept. Further requests are left to the
-	// system, which drops what is too much, so that peers ask again. Zero: 1024.
+	// Backlog is how many connections may wait for Accept; then no more handshakes are
+	// begun. (Of those that are going on, at most 1024, as many may come on top.) Further
+	// requests are left to the system, which drops what is too much, so that peers ask again.
+	// Zero: 1024; at most 65535, and more means that. It must not be negative.
 	Backlog int
 	// Config says how connections are made.
 	Config *Config
@@ -24,6 +26,7 @@ type ListenConfig struct {
 
 const (
 	defaultBacklog = 1024
+	maxBacklog     = 65535
 	// portTries is how often a listener on both networks looks for a port that is free on
 	// both.
 	portTries = 16
@@ -48,7 +51,7 @@ func (lc *ListenConfig) Listen(ctx context.Context, network, address string) (ne
 func (lc *ListenConfig) listen(ctx context.Context, network, address string) (*Listener, error) {
 	cfg, err := lc.Config.settle()
 	if err == nil && lc.Backlog < 0 {
-		err = fmt.Errorf("rdma: ListenConfig.Backlog is negative: %w", syscall.EINVAL)
+		err = &ConfigError{"ListenConfig.Backlog", int64(lc.Backlog), "at most 65535, and zero for the default"}
 	}
 	if err != nil {
 		return nil, opError("listen", network, nil, nil, err)
@@ -57,7 +60,7 @@ func (lc *ListenConfig) listen(ctx context.Context, network, address string) (*L
 	if err != nil {
 		return nil, opError("listen", network, nil, nil, err)
 	}
-	l := &Listener{cfg: cfg, network: network, backlog: lc.Backlog}
+	l := &Listener{cfg: cfg, network: network, backlog: min(lc.Backlog, maxBacklog)}
 	if l.backlog == 0 {
 		l.backlog = defaultBacklog
 	}
@@ -140,7 +143,7 @@ func (l *Listener) bindRDMA(f family, host string, a netip.AddrPort) error {
 	if host == "" && f == anyFamily {
 		where = fmt.Sprintf(":%d", a.Port()) // [::], or 0.0.0.0 on hosts without IPv6
 	}
-	l.cm, err = cm.Listen(p, where, &cm.Config{TOS: l.cfg.TOS, Backlog: l.backlog})
+	ln, err := cm.Listen(p, where, &cm.Config{TOS: l.cfg.TOS, Backlog: l.backlog})
 	if a.Port() != 0 && errors.Is(err, syscall.EADDRNOTAVAIL) {
 		// So the kernel calls a port that is taken, if one of the two has all addresses. If
 		// the address can be had with another port, that is what it means.
@@ -153,6 +156,6 @@ func (l *Listener) bindRDMA(f family, host string, a netip.AddrPort) error {
 	if err != nil {
 		return err
 	}
-	l.addr = Addr{l.cm.Addr().(cm.Addr).AddrPort}
+	l.cm, l.addr = ln, Addr{ln.Addr().(cm.Addr).AddrPort}
 	return nil
 }

@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"os"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/verbena-rdma/verbena/cm"
@@ -19,14 +18,19 @@ import (
 //
 // Handshakes go on in the background, each within Config.HandshakeTimeout, so a peer that
 // does not finish one delays nobody. A request that fails is refused and does not show in
-// Accept; Trace.Refused tells of it.
+// Accept; Trace.Refused tells of it. What keeps the system from giving requests, as too many
+// open files or no memory, does not end the listener: it tries again, at first after 5 ms and
+// at last once a second.
+//
+// A connection that nobody has accepted yet costs no more than an idle one, whatever its peer
+// sends, and their number is bounded (ListenConfig.Backlog).
 type Listener struct {
 	cfg     Config
 	network string
 	backlog int
 	addr    Addr
-	cm      *cm.Listener     // nil: there is no RDMA, see why
-	tcp     *net.TCPListener // nil: no fallback
+	cm      requests // nil: there is no RDMA, see why
+	tcp     sockets  // nil: no fallback
 	why     string
 
 	ctx    context.Context // ends with Close
@@ -45,8 +49,25 @@ type Listener struct {
 	ready  readiness
 }
 
-// maxHandshakes bounds the handshakes that go on at a time.
-const maxHandshakes = 4096
+// requests is a *cm.Listener, and sockets a *net.TCPListener.
+type requests interface {
+	Accept(context.Context) (*cm.Request, error)
+	Close() error
+}
+
+type sockets interface {
+	AcceptTCP() (*net.TCPConn, error)
+	Close() error
+}
+
+const (
+	// maxHandshakes bounds the handshakes that go on at a time. Each costs what an idle
+	// connection does (docs/streams.md), for HandshakeTimeout if the peer falls silent.
+	maxHandshakes = 1024
+	// minPause and maxPause bound the wait for an obstacle to pass.
+	minPause = 5 * time.Millisecond
+	maxPause = time.Second
+)
 
 func (l *Listener) init() {
 	l.ctx, l.cancel = context.WithCancel(context.Background())
@@ -185,28 +206,58 @@ func (l *Listener) Close() error {
 	return opError("close", l.network, nil, l.addr, errors.Join(errs...))
 }
 
-// serveRDMA takes requests until the listener is closed.
+// serveRDMA takes requests until the listener is closed or its device is gone.
 func (l *Listener) serveRDMA() {
+	var o obstacle
 	for {
 		if !l.admit() {
 			return
 		}
+		select { // a request in our hands is one that the system does not drop
+		case l.hands <- struct{}{}:
+		case <-l.ctx.Done():
+			l.done(net.ErrClosed)
+			return
+		}
 		req, err := l.cm.Accept(l.ctx)
-		if err != nil {
+		if err == nil {
+			o.gone()
+			go l.shake(req)
+			continue
+		}
+		<-l.hands
+		if l.ended(err) {
 			if tr := l.cfg.Trace; l.tcp != nil && tr != nil && tr.FellBack != nil && l.ctx.Err() == nil {
 				tr.FellBack(l.addr.String(), err) // TCP goes on alone
 			}
 			l.done(err)
 			return
 		}
-		select {
-		case l.hands <- struct{}{}:
-		case <-l.ctx.Done():
-			req.Close()
-			l.done(net.ErrClosed)
-			return
-		}
-		go l.shake(req)
+		o.wait(l, err)
+	}
+}
+
+// ended reports whether an error of accept is the last one, and not one of this request or
+// of this moment.
+func (l *Listener) ended(err error) bool {
+	return l.ctx.Err() != nil || errors.Is(err, net.ErrClosed) || errors.Is(err, verbs.ErrDeviceGone)
+}
+
+// obstacle is what keeps a network from giving requests for some time: too many
+// descriptors, no memory, a peer that has given up.
+type obstacle struct{ pause time.Duration }
+
+func (o *obstacle) gone() { o.pause = 0 }
+
+// wait lets it pass, longer each time.
+func (o *obstacle) wait(l *Listener, err error) {
+	l.refused(netip.AddrPort{}, err)
+	o.pause = min(max(2*o.pause, minPause), maxPause)
+	timer := time.NewTimer(o.pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-l.ctx.Done():
 	}
 }
 
@@ -217,12 +268,12 @@ func (l *Listener) shake(req *cm.Request) {
 	l.hold(req.Device())
 	c, err := accept(ctx, &l.cfg, req)
 	cancel()
-	<-l.hands
 	if err != nil {
 		l.refused(peer, err)
-		return
+	} else {
+		l.offer(c)
 	}
-	l.offer(c)
+	<-l.hands
 }
 
 // hold keeps the hub of a device while the listener lives.
@@ -265,46 +316,29 @@ func (l *Listener) refused(peer netip.AddrPort, err error) {
 	}
 }
 
-// serveTCP takes TCP connections until the listener is closed. Errors that pass, as that of
-// too many descriptors, are waited out, as package net's users do.
+// serveTCP takes TCP connections until the listener is closed.
 func (l *Listener) serveTCP() {
-	pause := time.Duration(0)
+	var o obstacle
 	for {
 		if !l.admit() {
 			return
 		}
 		t, err := l.tcp.AcceptTCP()
-		if err == nil {
-			pause = 0
+		switch {
+		case err == nil:
+			o.gone()
 			why := l.why
 			if why == "" {
 				why = "the peer asked for TCP"
 			}
 			l.offer(newTCPConn(t, &l.cfg, why))
-			continue
-		}
-		if !passes(err) {
+		case l.ended(err):
 			l.done(err)
 			return
-		}
-		pause = min(max(2*pause, 5*time.Millisecond), time.Second)
-		timer := time.NewTimer(pause)
-		select {
-		case <-timer.C:
-		case <-l.ctx.Done():
-			timer.Stop()
+		default:
+			o.wait(l, err)
 		}
 	}
-}
-
-// passes reports whether an error of accept is one that passes.
-func passes(err error) bool {
-	for _, e := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED, syscall.ECONNRESET} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
 }
 
 // admit waits for room in the queue; false: the listener is closed.

@@ -59,20 +59,24 @@ func TestC298_FD(t *testing.T) {
 			c.TryRead(b[:])
 			check("read", false, true)
 			total := 0
-			for full := false; !full; { // the peer takes some without reading
-				for {
-					n, err := c.TryWrite(make([]byte, 10000))
-					total += n
-					if err != nil {
-						break
+			fill := func() { // the peer takes some without reading
+				for full := false; !full; {
+					for {
+						n, err := c.TryWrite(make([]byte, 10000))
+						total += n
+						if err != nil {
+							break
+						}
 					}
+					time.Sleep(time.Second)
+					_, w := polled(t, fd)
+					full = !w
 				}
-				time.Sleep(time.Second)
-				_, w := polled(t, fd)
-				full = !w
 			}
+			fill()
 			check("full", false, false)
 			writes(t, s, []byte("x"))
+			fill() // what the peer writes can tell of room
 			check("full and data", true, false)
 			reads(t, c, []byte("x"))
 			reads(t, s, make([]byte, total))

@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/bits"
 	"sync"
 
 	"github.com/verbena-rdma/verbena/cm"
@@ -20,15 +21,21 @@ const (
 	sendQueue       = 16
 	recvQueue       = 32
 	recvQueueUnsure = 32 // of a dialer, whose peer may be a C program
-	queueRsockets   = 384
+	sendRsockets    = 64
+	recvRsockets    = 128
 
 	// The receives that Verbena begins with: most small exchanges need no more.
 	baseCredits = 12
 	baseSize    = 512
 
+	// What a peer of rsockets may fill: the buffers of the hello, which anybody can have who
+	// asks, are small, and those that are lent to one that sends much (Conn.lend) are at most
+	// ringDefault if Config.RecvBuf is not set.
+	ringBuffers = 4
+	ringSize    = 4 << 10 // of each of the first
 	ringDefault = 256 << 10
-	ringBuffers = 4 // that a peer of rsockets may fill
-	probeCount  = 3 // keep-alive probes without an answer
+
+	probeCount = 3 // keep-alive probes without an answer
 )
 
 // instance tells processes apart in hellos.
@@ -111,14 +118,11 @@ func (h *half) makeBase() (err error) {
 	return nil
 }
 
-// makeRing makes the buffers and the table that a peer of rsockets writes. It may do so as
-// long as the connection lives, and nowhere else.
+// makeRing makes the first buffers, and the table, that a peer of rsockets writes. It may
+// do so as long as the connection lives, and nowhere else but in what it is lent.
 func (h *half) makeRing() (err error) {
 	mem := &h.c.mem
-	size := max(h.cfg.RecvBuf/ringBuffers, 1024)
-	if h.cfg.RecvBuf == defaultRecvBuf {
-		size = ringDefault / ringBuffers // it is there as long as the connection
-	}
+	size := min(h.cfg.RecvBuf/ringBuffers, ringSize)
 	ring := size * ringBuffers
 	table := stream.TableLen(ringBuffers, h.cfg.Maps)
 	if mem.ring, err = h.c.hub.mem.alloc(ring + table); err != nil {
@@ -146,14 +150,21 @@ func (h *half) makeRing() (err error) {
 func (h *half) makeQP(m maker) error {
 	c := h.c
 	cfg := verbs.QPConfig{SendCQ: c.hub.cq, MaxSendWR: h.sendQ, MaxRecvWR: h.recvQ, MaxSendSGE: 2, MaxRecvSGE: 1,
-		MaxInline: max(h.cfg.Inline, stream.MaxData), ManualSignal: true, UserData: c}
+		ManualSignal: true, UserData: c}
+	sizes := []int{max(h.cfg.Inline, stream.MaxData), stream.MaxData, 0}
 	if h.cfg.Inline == 0 {
-		cfg.MaxInline = 0
+		sizes = sizes[2:]
 	}
-	qp, err := m.CreateQP(c.hub.pd, cfg)
-	if err != nil && cfg.MaxInline > 0 {
-		cfg.MaxInline = 0
-		qp, err = m.CreateQP(c.hub.pd, cfg)
+	var qp *verbs.QP
+	var err error
+	for i, n := range sizes { // the limit of a device is found only by trying
+		if i > 0 && n == sizes[i-1] {
+			continue
+		}
+		cfg.MaxInline = n
+		if qp, err = m.CreateQP(c.hub.pd, cfg); err == nil {
+			break
+		}
 	}
 	if err != nil {
 		return err
@@ -200,9 +211,19 @@ func (h *half) engine(mode stream.Mode, peer *stream.Hello) (*stream.Engine, err
 	if mode == stream.Compatible {
 		cfg.Recv, cfg.Table = h.ringMemory, h.table
 		c.mem.first = c.mem.ring
-		c.mem.most = 0
+		c.mem.most = ringBuffers // more at a time C's tables do not hold
+		cfg.MaxRecv = 1 << (bits.Len(uint(ringLimit(c.opts.recvBuf)/ringBuffers)) - 1)
+		cfg.MaxRecv = min(cfg.MaxRecv, stream.MaxRecvSize)
 	}
 	return stream.New(cfg)
+}
+
+// ringLimit gives what all buffers for a peer of rsockets may have.
+func ringLimit(recvBuf int) int {
+	if recvBuf == defaultRecvBuf {
+		return ringDefault
+	}
+	return recvBuf
 }
 
 // discard gives back what a failed attempt had. The connection manager has closed the
@@ -303,7 +324,7 @@ func accept(ctx context.Context, cfg *Config, req *cm.Request) (*Conn, error) {
 		return nil, fmt.Errorf("%w: %w", errHello, err)
 	}
 	verbena := peer.Ext.Version != 0 && !cfg.Compatible
-	recvQ, sendQ := queueRsockets, queueRsockets
+	recvQ, sendQ := recvRsockets, sendRsockets
 	if verbena {
 		recvQ, sendQ = recvQueue, sendQueue
 	}

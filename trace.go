@@ -18,7 +18,9 @@ type Trace struct {
 	Connected func(c *Conn, d time.Duration, err error)
 	// Accepted: a listener has a connection, which Accept will give.
 	Accepted func(c *Conn)
-	// Refused: a listener did not take a request, or its handshake failed.
+	// Refused: a listener did not take a request, or its handshake failed. If not even the
+	// request could be had, as with too many open files, peer is the zero AddrPort; the
+	// listener tries again after a while.
 	Refused func(peer netip.AddrPort, err error)
 	// FellBack: TCP takes the place of RDMA.
 	FellBack func(address string, why error)

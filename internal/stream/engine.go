@@ -69,6 +69,7 @@ func New(c Config) (*Engine, error) {
 	e.out.size = uint64(c.SendBuffer)
 	e.out.slots = make([]slot, c.SendQueue)
 	e.alive.set(c.KeepAlive, c.Now)
+	e.in.calm, e.in.pressureAt = c.Now, c.Now // which may be below zero
 	var err error
 	if c.Mode == Compatible {
 		err = e.newCompat()

@@ -267,6 +267,9 @@ func (in *incoming) spare() bool {
 // Want gives the size of the buffers that WantRecv asks for, a power of two.
 func (e *Engine) Want() int { return e.in.want }
 
+// RecvSize gives the size of the buffers that are used now.
+func (e *Engine) RecvSize() int { return e.in.regions[e.in.active].mem.Size }
+
 // Lend gives the engine more receive memory, usually after WantRecv. It is used in place
 // of what was used before. The region comes back by RecvReturned: when it was not needed
 // for some time, when something larger was lent, or, if Once, when it was filled. When

@@ -1,0 +1,84 @@
+package rdma
+
+import (
+	"io"
+	"net/netip"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/verbena-rdma/verbena/rdmatest"
+)
+
+// TestLent: the buffers of a connection are small at first, large while its peer sends much,
+// and within Config.RecvBuf. A peer of rsockets may write them.
+func TestLent(t *testing.T) {
+	for _, c := range []struct {
+		compatible  bool
+		recvBuf     int
+		first, lent int // bytes
+	}{
+		{true, 0, 16 << 10, 256 << 10}, {true, 4 << 10, 4 << 10, 0}, {true, 64 << 10, 16 << 10, 64 << 10}, {true, 16 << 20, 16 << 10, 8 << 20},
+		{false, 0, 0, 1 << 20}, {false, 4 << 10, 0, 0}, {false, 64 << 10, 0, 64 << 10}, {false, 16 << 20, 0, 20 * 64 << 10},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			fabric := rdmatest.NewFabric(t, 0)
+			cfg := &Config{Provider: fabric.Host(netip.MustParseAddr("10.0.0.1")), Compatible: c.compatible, RecvBuf: c.recvBuf}
+			ln, err := (&ListenConfig{Config: cfg}).Listen(t.Context(), "rdma", "10.0.0.1:7471")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer ln.Close()
+			peer, err := (&Dialer{Config: &Config{Provider: fabric.Host(netip.MustParseAddr("10.0.0.2")), Compatible: c.compatible}}).Dial("rdma", "10.0.0.1:7471")
+			if err != nil {
+				t.Fatal(err)
+			}
+			a, err := ln.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := a.(*Conn)
+			now := func() (first, lent int) {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				for _, l := range s.mem.lent {
+					if (l.mr != nil) != c.compatible {
+						t.Errorf("memory that the peer may write: %v", l.mr != nil)
+					}
+					lent += len(l.b)
+				}
+				return len(s.mem.ring.b) &^ 4095, lent
+			}
+			if first, lent := now(); first != c.first || lent != 0 {
+				t.Errorf("compatible %v, RecvBuf %d: %d bytes at first, and %d lent", c.compatible, c.recvBuf, first, lent)
+			}
+			const n = 12 << 20
+			go func() {
+				peer.Write(make([]byte, n))
+				peer.(*Conn).CloseWrite()
+			}()
+			most := 0
+			for got := 0; ; {
+				b := make([]byte, 100_000)
+				k, err := s.Read(b)
+				got += k
+				_, lent := now()
+				most = max(most, lent)
+				if err == io.EOF && got == n {
+					break
+				}
+				if err != nil {
+					t.Fatal(got, err)
+				}
+			}
+			if most != c.lent {
+				t.Errorf("compatible %v, RecvBuf %d: at most %d bytes were lent, want %d", c.compatible, c.recvBuf, most, c.lent)
+			}
+			done := make(chan struct{})
+			go func() { peer.Close(); close(done) }()
+			s.Close()
+			<-done
+			time.Sleep(time.Minute) // the fabric sees what is left over
+		})
+	}
+}
