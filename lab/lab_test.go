@@ -72,7 +72,7 @@ func cannotBoot() string {
 	if _, err := os.Stat("/dev/net/tun"); err != nil {
 		return err.Error()
 	}
-	for _, tool := range []string{"qemu-system-x86_64", "busybox", "cpio", "depmod", "dpkg", "xz", "apt-get", "rdma", "rping"} {
+	for _, tool := range []string{"qemu-system-x86_64", "busybox", "cpio", "depmod", "dpkg", "xz", "apt-get", "rdma", "rping", "rstream", "iperf", "nc.traditional", "gcc"} {
 		if _, err := exec.LookPath(tool); err != nil {
 			return tool + " is missing: apt-get install $(lab/vm packages)"
 		}
@@ -86,11 +86,13 @@ func build(t *testing.T, dir string) {
 	for _, args := range [][]string{
 		{"test", "-c", "-o", filepath.Join(dir, "ibverbs.test"), "../internal/ibverbs"},
 		{"test", "-c", "-o", filepath.Join(dir, "lab.test"), "."},
+		{"test", "-c", "-o", filepath.Join(dir, "rdma.test"), ".."},
 		{"build", "-o", filepath.Join(dir, "verbena"), "../cmd/verbena"},
 	} {
 		goTool(t, "1", args...)
 	}
 	goTool(t, "0", "build", "-o", filepath.Join(dir, "verbena-nocgo"), "../cmd/verbena")
+	buildRsocket(t, dir)
 }
 
 func goTool(t *testing.T, cgo string, args ...string) {
