@@ -83,6 +83,8 @@ var (
 	_ driver.Moderator = (*cq)(nil)
 	_ driver.Resizer   = (*cq)(nil)
 	_ driver.Sleeper   = (*cq)(nil)
+
+	_ driver.SpinPoller = (*cq)(nil)
 )
 
 func newCQ(c *deviceContext, cfg driver.CQConfig, ch *compChannel) *cq {
@@ -120,6 +122,11 @@ func (c *cq) Poll() ([]driver.WC, error) {
 	if c.ready.Load() == 0 && !c.look() {
 		return nil, c.err()
 	}
+	return c.give(), nil
+}
+
+// give gives entries; there are some.
+func (c *cq) give() []driver.WC {
 	c.empty.Store(0)
 	c.mu.Lock()
 	i := int(c.head & uint64(len(c.ring)-1))
@@ -128,7 +135,7 @@ func (c *cq) Poll() ([]driver.WC, error) {
 	c.ready.Add(-int64(n))
 	p := c.ring[i : i+n : i+n]
 	c.mu.Unlock()
-	return p, nil
+	return p
 }
 
 // look is a poll that found nothing. Who waits in the usual way polls twice, and arms;
@@ -138,9 +145,23 @@ func (c *cq) look() bool {
 		return false
 	}
 	if e := c.from.Load(); e != nil && e.role.conn != nil && c.state.Load() == cqUp {
-		e.progress(c)
+		e.progress(c, 0)
 	}
 	return c.level()
+}
+
+// PollFor is Poll that looks at the socket for a time. In the role of its reader all the
+// while, that is cheaper than to take and give up the role for each look.
+func (c *cq) PollFor(d time.Duration) ([]driver.WC, error) {
+	if c.ready.Load() == 0 {
+		if e := c.from.Load(); e != nil && e.role.conn != nil && c.state.Load() == cqUp {
+			e.progress(c, d)
+		}
+		if !c.level() {
+			return nil, c.err()
+		}
+	}
+	return c.give(), nil
 }
 
 // level reports whether there is something to be polled.

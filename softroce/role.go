@@ -234,17 +234,31 @@ func (e *endpoint) lead(ctx context.Context, l *leader, until condition) (done b
 	return true, err
 }
 
-// progress handles what is in the socket for a goroutine that polls a queue.
-func (e *endpoint) progress(c *cq) {
+// progress handles what is in the socket for a goroutine that polls a queue, and goes on
+// looking there for a time if nothing is.
+func (e *endpoint) progress(c *cq, d time.Duration) {
 	r := &e.role
 	if !r.claim() {
 		r.polled.Store(int64(e.d.now()))
 		return
 	}
-	if n, _ := e.conn.TryRead(e.ms); n > 0 {
-		e.turn(n, c)
-	} else {
-		e.settle()
+	for end := time.Duration(0); ; {
+		if n, err := e.conn.TryRead(e.ms); n > 0 {
+			e.turn(n, c)
+		} else {
+			e.settle()
+			if err != nil {
+				break
+			}
+		}
+		if d <= 0 || c.level() {
+			break
+		}
+		if now := e.d.now(); end == 0 {
+			end = now + d
+		} else if now >= end {
+			break
+		}
 	}
 	e.vacate()
 }

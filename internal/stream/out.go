@@ -149,10 +149,13 @@ func (e *Engine) emit(op *Op, kind slotKind, ring uint32, must bool) {
 	e.checkRoom()
 }
 
-// checkRoom tells a writer that found no room that there is some. MapRoom gives none
-// while data are pending, so that counts too.
+// checkRoom tells a writer that found no room that there is some. While acknowledgements
+// are still to come it does so when half of the buffer is free, so that who waits is not
+// woken for each message. MapRoom gives none while data are pending, so that counts too.
 func (e *Engine) checkRoom() {
-	if o := &e.out; o.wanted && o.room().Len > 0 && (!o.wantedMap || o.pending() == 0) {
+	o := &e.out
+	worth := o.next == o.head || 2*(o.tail-o.head) <= o.size
+	if o.wanted && worth && o.room().Len > 0 && (!o.wantedMap || o.pending() == 0) {
 		o.wanted, o.wantedMap = false, false
 		e.events |= Writable
 	}
