@@ -45,7 +45,7 @@ func failNth(t *testing.T, compatible bool, op string, n int) bool {
 	f := &faults{op: op, at: n}
 	before := verbs.Objects()
 	cfg := rdma.Config{Compatible: compatible}
-	l := &rig{place: &place{"faulty", &faulty{p.server, f}, &faulty{p.client, f}, p.address, p.fabric}, server: cfg, client: cfg}
+	l := &rig{place: &place{name: "faulty", server: &faulty{p.server, f}, client: &faulty{p.client, f}, address: p.address, fabric: p.fabric}, server: cfg, client: cfg}
 	err := lifeOf(t, l, f)
 	if err != nil && !f.failed() {
 		t.Errorf("no call failed, but: %v", err)

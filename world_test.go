@@ -24,6 +24,7 @@ type place struct {
 	server, client verbs.Provider
 	address        string // where the server listens, port 0
 	fabric         *rdmatest.Fabric
+	from           netip.Addr // where the client comes from; not valid: the system's choice
 }
 
 var (
@@ -34,11 +35,15 @@ var (
 // onFabric gives two hosts of a network in memory.
 func onFabric(t testing.TB) *place {
 	f := rdmatest.NewFabric(t, 0)
-	return &place{"fabric", f.Host(serverAddr), f.Host(clientAddr), serverAddr.String() + ":0", f}
+	return &place{name: "fabric", server: f.Host(serverAddr), client: f.Host(clientAddr), address: serverAddr.String() + ":0", fabric: f}
 }
 
-// onLoopback gives an embedded device of its own, on a loopback address of its own.
+// onLoopback gives an embedded device of its own, on a loopback address of its own; in the
+// lab, a kernel's device.
 func onLoopback(t testing.TB) *place {
+	if p := onKernel(t); p != nil {
+		return p
+	}
 	p, err := softroce.New(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +95,11 @@ func (l *rig) listen(t testing.TB) *rdma.Listener {
 func (l *rig) dialer() *rdma.Dialer {
 	cfg := l.client
 	cfg.Provider = l.place.client
-	return &rdma.Dialer{Config: &cfg, Timeout: 30 * time.Second}
+	d := &rdma.Dialer{Config: &cfg, Timeout: 30 * time.Second}
+	if l.from.IsValid() {
+		d.LocalAddr = &net.TCPAddr{IP: l.from.AsSlice()}
+	}
+	return d
 }
 
 func (l *rig) connect(t testing.TB, ln *rdma.Listener) (s, c *rdma.Conn) {
@@ -117,11 +126,16 @@ func (l *rig) connect(t testing.TB, ln *rdma.Listener) (s, c *rdma.Conn) {
 	return r.c, n.(*rdma.Conn)
 }
 
-// each runs a test for both protocols, on the fabric, in virtual time.
+// each runs a test for both protocols, on the fabric, in virtual time; in the lab, on a
+// kernel's device and in real time.
 func each(t *testing.T, f func(t *testing.T, l *rig)) {
 	t.Helper()
 	for _, m := range modes {
 		t.Run(m.name, func(t *testing.T) {
+			if p := onKernel(t); p != nil {
+				f(t, &rig{place: p, server: rdma.Config{Compatible: m.compatible}, client: rdma.Config{Compatible: m.compatible}})
+				return
+			}
 			synctest.Test(t, func(t *testing.T) {
 				f(t, &rig{place: onFabric(t), server: rdma.Config{Compatible: m.compatible}, client: rdma.Config{Compatible: m.compatible}})
 			})
@@ -145,7 +159,11 @@ func pairsNow(t *testing.T, f func(t *testing.T, l *rig, s, c *rdma.Conn)) {
 	t.Helper()
 	for _, m := range modes {
 		t.Run(m.name, func(t *testing.T) {
-			l := &rig{place: onFabric(t), server: rdma.Config{Compatible: m.compatible}, client: rdma.Config{Compatible: m.compatible}}
+			p := onKernel(t)
+			if p == nil {
+				p = onFabric(t)
+			}
+			l := &rig{place: p, server: rdma.Config{Compatible: m.compatible}, client: rdma.Config{Compatible: m.compatible}}
 			s, c := l.pair(t)
 			defer closeBoth(s, c)
 			f(t, l, s, c)

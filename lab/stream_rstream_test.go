@@ -123,7 +123,8 @@ func rstreamSizes() []int {
 	return sizes
 }
 
-// rstreamModes are the ways in which it uses its socket.
+// rstreamModes are the ways in which it uses its socket. A server that sleeps in rpoll sees
+// its first connection only after librdmacm's wake-up interval, which is 5 s.
 var rstreamModes = []rstreamCase{
 	{name: "Nonblocking", iterations: 3, count: 40, size: 3000, args: []string{"-T", "n"}},
 	{name: "Blocking", iterations: 3, count: 40, size: 3000, args: []string{"-T", "b"}},
