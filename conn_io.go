@@ -52,7 +52,10 @@ func (c *Conn) TryRead(p []byte) (int, error) {
 
 // read takes what is there. mu is held.
 func (c *Conn) read(p []byte) (n int, err error) {
-	if err := c.limits(&c.rdl); err != nil || len(p) == 0 {
+	if len(p) == 0 && !c.closed {
+		return 0, nil // also after a deadline, and at the end
+	}
+	if err := c.limits(&c.rdl); err != nil {
 		return 0, err
 	}
 	for n < len(p) {
@@ -143,7 +146,8 @@ func (c *Conn) push(p []byte) (n int, err error) {
 		return 0, err
 	}
 	if len(p) == 0 {
-		return 0, nil
+		_, err := c.e.Room() // nothing cannot be written to what is closed
+		return 0, ended(err)
 	}
 	n, err = c.fill(p)
 	if n == 0 {
@@ -270,6 +274,11 @@ func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
 	if c.tcp != nil {
 		return c.tcp.ReadFrom(r)
 	}
+	n, err := c.readFrom(r)
+	return n, c.fail("readfrom", err)
+}
+
+func (c *Conn) readFrom(r io.Reader) (int64, error) {
 	bp := copyBufs.Get().(*[]byte)
 	defer copyBufs.Put(bp)
 	var total int64
@@ -296,6 +305,11 @@ func (c *Conn) WriteTo(w io.Writer) (int64, error) {
 	if c.tcp != nil {
 		return c.tcp.WriteTo(w)
 	}
+	n, err := c.writeTo(w)
+	return n, c.fail("writeto", err)
+}
+
+func (c *Conn) writeTo(w io.Writer) (int64, error) {
 	bp := copyBufs.Get().(*[]byte)
 	defer copyBufs.Put(bp)
 	var total int64
