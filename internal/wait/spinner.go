@@ -20,7 +20,7 @@ import "time"
 // and fro have the same number, and try together.
 //
 // Waits for something far say nothing about the near ones. After two of them it sleeps until
-// something near comes; so a source that is silent costs two spins.
+// something near comes; so a source that is silent costs two spins at most.
 type Spinner struct {
 	max      time.Duration
 	adaptive bool
@@ -32,7 +32,8 @@ type Spinner struct {
 	phase   time.Duration // earned since on
 	pace    time.Duration // mean time of the answers within reach; 0: not known
 	dev     time.Duration // mean deviation from that
-	slept   time.Duration // mean time of near waits without a spin; 0: not known
+	slept   time.Duration // mean time of waits without a spin for what is about within reach; 0: not known
+	asked   time.Duration // how many waits that is the mean of, at most 8
 	period  uint32        // a try begins at multiples of it
 	rest    time.Duration // to be spent in waits without a spin until the next try
 }
@@ -49,6 +50,11 @@ const (
 	farTry      = 4    // a try is so many times shorter if answers seem to be out of reach
 	accountMost = 16   // and at most, when it has paid
 	nearSpins   = 8    // a wait of up to so many budgets is near: spinning could end it
+	sampleEvery = 2048 // so many waits
+	samples     = 8    // are spent asleep, to learn how long they take then; a power of two
+	unsettled   = 2    // but for the first, in which the other end may spin still
+	reachable   = 2    // a wait of up to so many budgets is one that a spin could have found
+	outlier     = 4    // times the mean is what counts of one that takes longer
 	farMost     = 2    // waits for something far, one after the other, until it sleeps
 	leastPeriod = 4    // after a phase that has paid
 	firstPeriod = 64   // after the first that has not
@@ -69,10 +75,7 @@ func (s *Spinner) Set(max time.Duration, adaptive bool) {
 			max = DefaultSpin
 		}
 	}
-	*s = Spinner{max: max, adaptive: adaptive, period: leastPeriod}
-	if adaptive {
-		s.begin()
-	}
+	*s = Spinner{max: max, adaptive: adaptive, period: samples}
 }
 
 // Budget gives the longest time of the next spin; zero: sleep at once.
@@ -80,7 +83,7 @@ func (s *Spinner) Budget() time.Duration {
 	switch {
 	case !s.adaptive:
 		return s.max
-	case !s.on || s.far >= farMost:
+	case !s.on || s.far >= farMost || s.waits%sampleEvery < samples:
 		return 0
 	}
 	return s.reach()
@@ -128,6 +131,7 @@ func (s *Spinner) Miss(spun, total time.Duration) {
 		return
 	}
 	spun, total = min(max(spun, 0), restMost), max(total, 0)
+	settled := s.waits%sampleEvery >= unsettled
 	s.waits++
 	near := total > 0 && total <= nearSpins*s.max
 	if near {
@@ -143,11 +147,8 @@ func (s *Spinner) Miss(spun, total time.Duration) {
 		return
 	}
 	s.rest = max(s.rest-min(total, restMost), 0)
-	if near {
-		if s.slept == 0 {
-			s.slept = total
-		}
-		s.slept += (total - s.slept) / 8
+	if settled && total > 0 && total <= reachable*s.max {
+		s.asleep(total)
 	}
 	switch {
 	case !near && s.waits%farPeriod != 0:
@@ -164,7 +165,7 @@ func (s *Spinner) begin() {
 	s.on, s.phase = true, 0
 	s.pace, s.dev = 0, 0
 	s.account = tryWaits * s.reach()
-	if s.slept > s.max {
+	if s.slept == 0 || s.slept > s.max {
 		s.account /= farTry
 	}
 }
@@ -188,6 +189,15 @@ func (s *Spinner) book(gain time.Duration) {
 	// little against the time until it may be lost again. Once it may have been bad luck.
 	share := min(max(time.Duration(s.period)/4, leastShare), mostShare)
 	s.rest = share * min(max(-s.phase, 0), restMost/share)
+}
+
+// asleep learns the time of a wait without a spin for something that one may find.
+func (s *Spinner) asleep(took time.Duration) {
+	if s.slept > 0 {
+		took = min(took, outlier*s.slept)
+	}
+	s.asked = min(s.asked+1, 8)
+	s.slept = max(s.slept+(took-s.slept)/s.asked, 1)
 }
 
 // answer learns the time of an answer within reach.

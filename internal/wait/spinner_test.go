@@ -20,6 +20,14 @@ func TestSpinnerPolicies(t *testing.T) {
 	} {
 		var s Spinner
 		s.Set(x.max, x.adaptive)
+		if x.adaptive { // it learns first, and then would look longer
+			if b := s.Budget(); b != 0 {
+				t.Errorf("%v: budget %v before anything is known", x.max, b)
+			}
+			for range samples {
+				s.Miss(0, x.want)
+			}
+		}
 		if b := s.Budget(); b != x.want || s.Learns() != x.adaptive {
 			t.Errorf("%v, adaptive %v: budget %v", x.max, x.adaptive, b)
 		}
@@ -95,7 +103,7 @@ func TestSpinnerPingPong(t *testing.T) {
 		if w.mean() > w.wake/10 {
 			t.Errorf("seed %d, answers after %v: %v lost a wait, of %v", seed, d, w.mean(), w.wake)
 		}
-		if b := w.s.Budget(); b < d || b > max(3*d, DefaultSpin) || d == 5*us && b > 30*us {
+		if b := w.s.Budget(); b < d || b > max(3*d, DefaultSpin) || d == 5*us && b > w.wake+2*d {
 			t.Errorf("answers after %v: budget %v", d, b)
 		}
 	}
@@ -251,25 +259,29 @@ func TestSpinnerSteps(t *testing.T) {
 	miss := func(spun, total time.Duration, n int, budget time.Duration) step {
 		return step{spun: spun, total: total, times: n, budget: budget}
 	}
+	learn := miss(0, 40*us, samples, 80*us)
 	for _, x := range []struct {
 		name  string
 		steps []step
 	}{
-		{"tries at first, as long as it may", []step{miss(100*us, 2*ms, 1, 100*us)}},
-		{"gives up what is far after two waits", []step{miss(100*us, 2*ms, 2, 0), miss(0, time.Hour, 100, 0)}},
-		{"and begins again when something is near", []step{miss(100*us, 2*ms, 2, 0), miss(0, 40*us, 1, 80*us)}},
-		{"an end without an answer is far", []step{miss(100*us, -1, 2, 0)}},
-		{"spins as long as answers take", []step{hit(20*us, 100, 20*us)}},
-		{"but not less than a sleep takes", []step{miss(100*us, 2*ms, 2, 0), miss(0, 40*us, 1, 80*us), hit(5*us, 100, 40*us)}},
-		{"a try that finds nothing ends", []step{miss(100*us, 130*us, tryWaits, 0)}},
-		{"and the next is at a multiple of the number of waits", []step{
-			miss(100*us, 130*us, tryWaits, 0), miss(0, 40*us, 6*firstPeriod-tryWaits-1, 0), miss(0, 40*us, 1, 80*us)}},
-		{"but not before the loss is a small part of the time", []step{
-			miss(100*us, 130*us, tryWaits-1, 100*us), miss(5*ms, 5*ms, 1, 0),
-			miss(0, 40*us, 16*5000/40, 0), miss(0, 40*us, 1000, 80*us)}},
-		{"losing the processor ends it", []step{hit(5*us, 4, 11*us), hit(5*ms, 1, 0)}},
+		{"sleeps at first", []step{miss(0, 40*us, samples-1, 0)}},
+		{"then tries for twice as long as a sleep takes", []step{learn}},
+		{"but not for longer than it may", []step{miss(0, 90*us, samples, 100*us)}},
+		{"gives up what is far after two waits", []step{learn, miss(80*us, 2*ms, 2, 0), miss(0, time.Hour, 100, 0)}},
+		{"and begins again when something is near", []step{learn, miss(80*us, 2*ms, 2, 0), miss(0, 40*us, 1, 80*us)}},
+		{"an end without an answer is far", []step{learn, miss(80*us, -1, 2, 0)}},
+		{"does not spin less than a sleep takes", []step{learn, hit(5*us, 100, 40*us)}},
+		{"spins longer if answers vary", []step{learn, hit(10*us, 20, 40*us), hit(39*us, 20, 60*us)}},
+		{"a try that finds nothing ends", []step{learn, miss(80*us, 130*us, tryWaits, 0)}},
+		{"and the next is at a multiple of the number of waits, when the loss is a small part of the time", []step{
+			learn, miss(80*us, 130*us, tryWaits, 0), miss(0, 40*us, 5*firstPeriod-tryWaits-samples-1, 0), miss(0, 40*us, 1, 80*us)}},
+		{"which is late if the processor was taken away", []step{
+			learn, miss(5*ms, 5*ms, 1, 0), miss(0, 40*us, 16*5000/40-100, 0), miss(0, 40*us, 200, 80*us)}},
+		{"losing the processor ends it", []step{learn, hit(5*us, 4, 40*us), hit(5*ms, 1, 0)}},
 		{"but not for long if it has paid", []step{
-			miss(100*us, 2*ms, 2, 0), miss(0, 40*us, 1, 80*us), hit(5*us, 1000, 40*us), hit(5*ms, 1, 0), miss(0, 40*us, leastPeriod, 80*us)}},
+			learn, hit(5*us, 1000, 40*us), hit(5*ms, 1, 0), miss(0, 40*us, leastPeriod, 80*us)}},
+		{"sleeps now and then to compare", []step{
+			learn, hit(5*us, sampleEvery-samples, 0), miss(0, 40*us, samples-1, 0), miss(0, 40*us, 1, 40*us)}},
 	} {
 		var s Spinner
 		s.Set(0, true)
