@@ -276,8 +276,7 @@ func (t *tb) pair(change ...func(*link)) (a, b *end) {
 	}
 	a = t.newEnd("a", t.a, 0, l, l.a, l.cqA)
 	b = t.newEnd("b", t.b, 1, l, l.b, l.cqB)
-	a.attr.DestQPN, b.attr.DestQPN = b.qp.Num(), a.qp.Num()
-	a.attr.AH, b.attr.AH = a.way(b.gid), b.way(a.gid)
+	t.introduce(a, b)
 	if l.upTo >= ib.StateInit {
 		b.init()
 	}
@@ -291,6 +290,23 @@ func (t *tb) pair(change ...func(*link)) (a, b *end) {
 	a.rtr()
 	a.rts()
 	return a, b
+}
+
+// introduce tells two ends of one another.
+func (t *tb) introduce(a, b *end) {
+	a.attr.DestQPN, b.attr.DestQPN = b.qp.Num(), a.qp.Num()
+	a.attr.AH, b.attr.AH = a.way(b.gid), b.way(a.gid)
+}
+
+// connectEnds connects two ends.
+func (t *tb) connectEnds(a, b *end) {
+	t.Helper()
+	t.introduce(a, b)
+	for _, e := range []*end{a, b} {
+		e.init()
+		e.rtr()
+		e.rts()
+	}
 }
 
 func (t *tb) newEnd(name string, dev *verbs.Device, side int, l *link, attr verbs.QPAttr, cc *verbs.CQConfig) *end {

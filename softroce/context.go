@@ -18,6 +18,7 @@ type objectKind int
 const (
 	kindPD objectKind = iota
 	kindMR
+	kindMW
 	kindCQ
 	kindQP
 	objectKinds
@@ -28,6 +29,7 @@ const (
 const (
 	maxPD       = 1 << 15
 	maxMR       = 1 << 18
+	maxMW       = 1 << 16
 	maxCQ       = 1 << 16
 	maxQPWR     = 1 << 15
 	maxSGE      = 32
@@ -46,6 +48,7 @@ var objectLimits = [objectKinds]struct {
 }{
 	kindPD: {"protection domains", maxPD},
 	kindMR: {"memory regions", maxMR},
+	kindMW: {"memory windows", maxMW},
 	kindCQ: {"completion queues", maxCQ},
 	kindQP: {"queue pairs", maxQP},
 }
@@ -168,13 +171,14 @@ func (c *deviceContext) QueryDevice() (driver.DeviceAttr, error) {
 		return driver.DeviceAttr{}, err
 	}
 	return driver.DeviceAttr{
-		Firmware:            "verbena",
-		NodeGUID:            c.d.guid,
-		SysImageGUID:        c.d.guid,
-		VendorID:            vendorID,
-		VendorPartID:        1,
-		HWVersion:           1,
-		Caps:                ib.CapPortActiveEvent | ib.CapSysImageGUID | ib.CapRCRNRNAKGen | ib.CapCurQPStateMod | ib.CapMemMgtExtensions,
+		Firmware:     "verbena",
+		NodeGUID:     c.d.guid,
+		SysImageGUID: c.d.guid,
+		VendorID:     vendorID,
+		VendorPartID: 1,
+		HWVersion:    1,
+		Caps: ib.CapPortActiveEvent | ib.CapSysImageGUID | ib.CapRCRNRNAKGen | ib.CapCurQPStateMod |
+			ib.CapMemMgtExtensions | ib.CapMemoryWindow | ib.CapMW2B,
 		MaxMRSize:           maxMRSize,
 		PageSizes:           0xFFFFF000,
 		MaxQP:               maxQP,
@@ -184,6 +188,7 @@ func (c *deviceContext) QueryDevice() (driver.DeviceAttr, error) {
 		MaxCQ:               maxCQ,
 		MaxCQE:              maxCQE,
 		MaxMR:               maxMR,
+		MaxMW:               maxMW,
 		MaxPD:               maxPD,
 		MaxQPRDAtomic:       maxRDAtomic,
 		MaxQPInitRDAtomic:   maxRDAtomic,

@@ -55,8 +55,10 @@ type device struct {
 	eps     endpoints
 	window  windows
 
-	memMu  sync.Mutex // around Register and Remove
-	memory *mem.Table
+	memMu      sync.Mutex // around all that changes regions and windows
+	memory     *mem.Table
+	windows    map[uint64]*mem.Window // by handle
+	lastWindow uint64
 
 	rngMu sync.Mutex
 	rng   *rand.ChaCha8

@@ -91,6 +91,9 @@ func (p *pd) RegMR(b []byte, iova uint64, a ib.Access) (driver.MR, error) {
 
 func (m *mr) Keys() (ib.LKey, ib.RKey) { return m.region.LKey(), m.region.RKey() }
 
+// Handle gives the key: with it a bind names the region.
+func (m *mr) Handle() uint64 { return uint64(m.region.LKey()) }
+
 // Close takes the region away. When it returns the device does not touch the memory
 // any more: a packet that was being read or written has been finished.
 func (m *mr) Close() error {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/internal/mem"
 	"github.com/verbena-rdma/verbena/internal/transport"
 	"github.com/verbena-rdma/verbena/internal/wire"
 	"github.com/verbena-rdma/verbena/verbs/driver"
@@ -23,6 +24,7 @@ type qp struct {
 	d              *device
 	ctx            *deviceContext
 	num            ib.QPN
+	domain         mem.Domain // with the number
 	handle         uint64
 	typ            ib.QPType
 	sendCQ, recvCQ *cq
@@ -99,13 +101,15 @@ func (p *pd) CreateQP(cfg driver.QPConfig) (driver.QP, error) {
 		d.release(kindQP)
 		return nil, fmt.Errorf("softroce: no queue pair number is free: %w", syscall.ENOMEM)
 	}
+	q.domain = p.domain.QP(q.num)
 	eng, err := transport.New(transport.Config{
 		QPN:       q.num,
 		Type:      cfg.Type,
 		Caps:      cfg.Cap,
 		SignalAll: cfg.SignalAll,
-		Domain:    p.domain,
+		Domain:    q.domain,
 		Memory:    d.memory,
+		Bind:      func(s *driver.SendSlot) mem.Fault { return d.bind(q.domain, s) },
 	})
 	if err == nil {
 		err = send.attach(q)
@@ -421,6 +425,9 @@ func (q *qp) Close() error {
 	q.closed = true
 	q.setPeer(nil)
 	q.mu.Unlock()
+	q.d.memMu.Lock()
+	q.d.memory.Unbind(q.domain) // before another one can get the number
+	q.d.memMu.Unlock()
 	q.d.qps.remove(q)
 	q.d.cancel(&q.timer)
 	q.sendCQ.detach(q)

@@ -22,6 +22,8 @@ type MR struct {
 	access ib.Access
 	lkey   ib.LKey
 	rkey   ib.RKey
+	handle uint64
+	self   *MR     // see MW.self
 	buf    *Buffer // that holds b
 	owned  bool    // buf was made for this MR
 	pin    runtime.Pinner
@@ -132,6 +134,7 @@ func (pd *PD) register(m *MR) (*MR, error) {
 
 func (m *MR) publish() {
 	m.lkey, m.rkey = m.d.Keys()
+	m.handle, m.self = m.d.Handle(), m
 	m.begin(m.pd.dev, m.describe, m.destroy)
 }
 
@@ -282,51 +285,3 @@ type SGE struct {
 
 // Len gives the number of bytes.
 func (s SGE) Len() int { return int(s.len) }
-
-// MW is a memory window: an rkey that can be taken back fast (struct ibv_mw).
-type MW struct {
-	object
-	pd *PD
-	d  driver.MW
-}
-
-// AllocMW makes a memory window (ibv_alloc_mw). Devices without them give
-// errors.ErrUnsupported.
-func (pd *PD) AllocMW(t ib.MWType) (*MW, error) {
-	w := &MW{pd: pd}
-	err := pd.child("allocate mw", t.String(), func(d driver.PD) (err error) {
-		a, ok := d.(driver.MWAllocator)
-		if !ok {
-			return fmt.Errorf("memory window: %w", errors.ErrUnsupported)
-		}
-		w.d, err = a.AllocMW(t)
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	w.begin(pd.dev, func() string { return "MW" }, func() error {
-		err := opError("close mw", pd.dev, "MW", w.d.Close())
-		if e := pd.drop(); err == nil {
-			err = e
-		}
-		return err
-	})
-	return w, nil
-}
-
-// RKey gives the key of the last bind.
-func (w *MW) RKey() ib.RKey {
-	if w == nil || w.name == nil {
-		return 0
-	}
-	return w.d.RKey()
-}
-
-// Close frees the window (ibv_dealloc_mw). Its key is void when it returns.
-func (w *MW) Close() error {
-	if w == nil || w.name == nil {
-		return opError("close mw", nil, "", errNil)
-	}
-	return w.close(nil, nil)
-}

@@ -323,7 +323,7 @@ func TestC128_Refused(t *testing.T) {
 	}{
 		{"opcode out of range", verbs.SendWR{Opcode: 99}, verbs.ErrBadOpcode},
 		{"opcode without meaning", verbs.SendWR{Opcode: ib.OpTSO}, verbs.ErrBadOpcode},
-		{"bind", verbs.SendWR{Opcode: ib.OpBindMW}, verbs.ErrBadOpcode},
+		{"bind of no window", verbs.SendWR{Opcode: ib.OpBindMW, Local: l}, verbs.ErrWindow},
 		{"flush", verbs.SendWR{Opcode: ib.OpFlush}, verbs.ErrBadOpcode},
 		{"other PD", verbs.Send(1, foreign.SGE(0, 8), 0), verbs.ErrPDMismatch},
 		{"other PD, second piece", verbs.SendWR{Opcode: ib.OpSend, Local: l, More: []verbs.SGE{foreign.SGE(0, 1)}}, verbs.ErrPDMismatch},

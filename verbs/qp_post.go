@@ -23,7 +23,12 @@ func (qp *QP) PostSend(wr SendWR) error {
 		return errNil
 	}
 	qp.mu.Lock()
-	err := qp.postSend(&wr)
+	var err error
+	if wr.Opcode == ib.OpBindMW {
+		err = qp.postBind(&wr)
+	} else {
+		err = qp.postOne(&wr)
+	}
 	qp.posted(qp.sendCQ, err)
 	return err
 }
@@ -93,8 +98,8 @@ func (qp *QP) sends() (ok bool, err error) {
 	return false, ErrState
 }
 
-// postSend is PostSend with qp.mu held: what postSends does, for one.
-func (qp *QP) postSend(wr *SendWR) error {
+// postOne is PostSend with qp.mu held: what postSends does, for one.
+func (qp *QP) postOne(wr *SendWR) error {
 	ok, err := qp.sends()
 	if !ok {
 		if err == nil {
@@ -134,6 +139,13 @@ func (qp *QP) postSends(wrs []SendWR) (n int, err error) {
 			qp.flushed(qp.sendCQ, &qp.sq)
 			return n, err
 		}
+		if wrs[n].Opcode == ib.OpBindMW {
+			if err := qp.postBind(&wrs[n]); err != nil {
+				return n, err
+			}
+			n++
+			continue
+		}
 		s := &qp.sq
 		slots := qp.d.SendSlots()
 		k := min(len(slots), len(wrs)-n, s.room(), postBatch)
@@ -143,6 +155,10 @@ func (qp *QP) postSends(wrs []SendWR) (n int, err error) {
 		head, plain := s.head.Load(), s.plain
 		var bad error
 		for i := range k {
+			if wrs[n+i].Opcode == ib.OpBindMW {
+				k = i
+				break
+			}
 			if bad = qp.writeSend(&slots[i], &wrs[n+i], head+uint64(i)); bad != nil {
 				k = i
 				break
@@ -203,7 +219,7 @@ func (qp *QP) writeSend(slot *driver.SendSlot, wr *SendWR, seq uint64) error {
 	sgl, data := slot.SGL[:0], slot.Data[:0]
 	total := uint64(0)
 	switch {
-	case op.f&opNoLocal != 0:
+	case op.f&(opNoLocal|opBind) != 0:
 		flags &^= ib.Inline
 	case flags&ib.Inline != 0 || len(wr.Data) > 0:
 		if op.f&opReads != 0 {
@@ -244,7 +260,12 @@ func (qp *QP) writeSend(slot *driver.SendSlot, wr *SendWR, seq uint64) error {
 	if total > qp.maxMessage {
 		return ErrTooLong
 	}
-	if op.f&opRemote != 0 {
+	switch {
+	case op.f&opBind != 0:
+		if err := qp.writeBind(slot, wr); err != nil {
+			return err
+		}
+	case op.f&opRemote != 0:
 		switch {
 		case op.f&opAtomic != 0 && (total != 8 || wr.Remote.Addr%8 != 0):
 			return ErrAtomic
@@ -255,7 +276,7 @@ func (qp *QP) writeSend(slot *driver.SendSlot, wr *SendWR, seq uint64) error {
 		}
 		slot.Addr, slot.RKey = wr.Remote.Addr, wr.Remote.RKey
 		slot.Compare, slot.Swap = wr.Compare, wr.Swap
-	} else {
+	default:
 		slot.RKey = wr.InvRKey
 	}
 	if qp.typ == ib.UD || wr.AH != nil {

@@ -19,6 +19,8 @@ type SendWR struct {
 	QKey    ib.QKey
 	Imm     uint32 // host order
 	InvRKey ib.RKey
+	MW      *MW       // of a bind; Local is what it is bound to
+	Rights  ib.Access // of a bind
 	SRQN    uint32
 	Opcode  ib.Opcode
 	Flags   ib.SendFlags
@@ -85,6 +87,19 @@ func LocalInv(id uint64, k ib.RKey, f ib.SendFlags) SendWR {
 	return SendWR{ID: id, Opcode: ib.OpLocalInv, InvRKey: k, Flags: f}
 }
 
+// BindMW binds the window w of type 2 to the n bytes from off on of m, which must be
+// registered with ib.MWBind: the peer of this queue pair, and nobody else, gets the rights a
+// to them, with a new key, which w.RKey and w.Remote give as soon as the post has returned.
+// The key is good when the bind is complete; requests that are posted behind it, such as the
+// SEND that tells the peer, come after it. A bound window must be invalidated, by LocalInv or
+// the peer's SendInv, before it is bound again. It panics like MR.SGE.
+//
+// A device may check less than was bound: Soft-RoCE of Linux 6.1 lets the peer reach all of
+// the region.
+func BindMW(id uint64, w *MW, m *MR, off, n int, a ib.Access, f ib.SendFlags) SendWR {
+	return SendWR{ID: id, Opcode: ib.OpBindMW, MW: w, Local: m.SGE(off, n), Rights: a, Flags: f}
+}
+
 // opInfo is what the post of an operation has to look at.
 type opInfo struct {
 	wc    ib.WCOpcode
@@ -99,6 +114,7 @@ const (
 	opReads                       // fills local memory with what was there
 	opAtomic                      // 8 bytes
 	opNoLocal                     // has no local memory
+	opBind                        // binds a window to local memory
 )
 
 const (
@@ -119,4 +135,5 @@ var ops = [16]opInfo{
 	ib.OpFetchAdd:    {ib.WCFetchAdd, onRC, opRemote | opReads | opAtomic},
 	ib.OpLocalInv:    {ib.WCLocalInv, onConnected, opNoLocal},
 	ib.OpSendInv:     {ib.WCSend, onConnected, 0},
+	ib.OpBindMW:      {ib.WCBindMW, onConnected, opBind},
 }

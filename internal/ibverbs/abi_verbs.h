@@ -212,7 +212,16 @@ struct abi_send_wr {
 		} ud;
 	} wr;
 	uint32_t remote_srqn;
-	uint64_t unused_80[6];
+	struct {
+		struct abi_mw *mw;
+		uint32_t rkey;
+		struct {
+			struct abi_mr *mr;
+			uint64_t addr;
+			uint64_t length;
+			unsigned int mw_access_flags;
+		} bind_info;
+	} bind_mw;
 };
 
 struct abi_recv_wr {
@@ -455,6 +464,7 @@ enum {
 	ABI_WR_ATOMIC_CMP_AND_SWP = 5,
 	ABI_WR_ATOMIC_FETCH_AND_ADD = 6,
 	ABI_WR_LOCAL_INV = 7,
+	ABI_WR_BIND_MW = 8,
 	ABI_WR_SEND_WITH_INV = 9,
 };
 

@@ -8,6 +8,7 @@ import "C"
 import (
 	"fmt"
 	"syscall"
+	"unsafe"
 
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/verbs/driver"
@@ -38,6 +39,9 @@ func (p *pd) AllocMW(t ib.MWType) (driver.MW, error) {
 }
 
 func (w *mw) RKey() ib.RKey { return ib.RKey(C.vb_mw_rkey(w.c)) }
+
+// Handle gives the address of the library's window.
+func (w *mw) Handle() uint64 { return uint64(uintptr(unsafe.Pointer(w.c))) }
 
 // Close frees the window (ibv_dealloc_mw).
 func (w *mw) Close() error { return w.d.end(C.vb_dealloc_mw(w.c)) }

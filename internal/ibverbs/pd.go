@@ -78,6 +78,9 @@ func (p *pd) RegDMABuf(fd int, off uint64, n int, iova uint64, a ib.Access) (dri
 
 func (m *mr) Keys() (ib.LKey, ib.RKey) { return m.lkey, m.rkey }
 
+// Handle gives the address of the library's region, which a bind names.
+func (m *mr) Handle() uint64 { return uint64(uintptr(unsafe.Pointer(m.c))) }
+
 // Close takes the region away (ibv_dereg_mr).
 func (m *mr) Close() error { return m.d.end(C.vb_dereg_mr(m.c)) }
 

@@ -212,8 +212,8 @@ struct vb_slice {
 struct vb_send {
 	uint64_t id;
 	struct vb_slice sgl, data;
-	uint64_t addr, compare, swap, ah;
-	uint32_t rkey, imm, qpn, qkey, srqn;
+	uint64_t addr, compare, swap, ah, mw, mr;
+	uint32_t rkey, len, rights, imm, qpn, qkey, srqn;
 	uint8_t opcode, flags;
 };
 

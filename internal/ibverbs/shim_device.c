@@ -30,16 +30,37 @@ int vb_info(struct abi_device *d, struct vb_device_info *info)
 	return 0;
 }
 
+// scarce gives why the library may have found nothing although there is something: it takes
+// a file that cannot be opened for one that is not there.
+static int scarce(void)
+{
+	int fd = open("/", O_RDONLY | O_CLOEXEC);
+
+	if (fd < 0)
+		return errno == EMFILE || errno == ENFILE ? errno : 0;
+	close(fd);
+	return 0;
+}
+
 // list gets the list of the library. A kernel without RDMA has no devices, which is no
 // error.
 static int list(struct abi_device ***devs, int *n)
 {
+	int e;
+
 	errno = 0;
 	*n = 0;
 	*devs = vb.ibv_get_device_list(n);
-	if (*devs)
+	if (*devs && *n > 0)
 		return 0;
-	return errno == ENOSYS || errno == ENOENT ? 0 : vb_null();
+	e = *devs || errno == ENOSYS || errno == ENOENT ? 0 : vb_null();
+	if (!e)
+		e = scarce();
+	if (e && *devs) {
+		vb.ibv_free_device_list(*devs);
+		*devs = NULL;
+	}
+	return e;
 }
 
 int vb_list(struct vb_device_info **infos, int *n)

@@ -65,6 +65,15 @@ static inline int fill(struct vb_qp *q, uint32_t i)
 	case ABI_WR_SEND_WITH_INV:
 		w->imm_data = s->rkey;
 		break;
+	case ABI_WR_BIND_MW:
+		w->imm_data = 0; // the library of Soft-RoCE wants none
+		w->bind_mw.mw = (struct abi_mw *)(uintptr_t)s->mw;
+		w->bind_mw.rkey = s->rkey;
+		w->bind_mw.bind_info.mr = (struct abi_mr *)(uintptr_t)s->mr;
+		w->bind_mw.bind_info.addr = s->addr;
+		w->bind_mw.bind_info.length = s->len;
+		w->bind_mw.bind_info.mw_access_flags = s->rights;
+		break;
 	default:
 		return EOPNOTSUPP;
 	}
@@ -95,6 +104,10 @@ uint64_t vb_post_send(uintptr_t p, uint32_t n)
 	q->wr[i - 1].next = next;
 	if (e)
 		return outcome(place(bad, q->wr, sizeof(*bad), i), e);
+	// The library takes the key that a window has from here, with the next bind. verbs
+	// posts each alone.
+	if (q->wr[0].opcode == ABI_WR_BIND_MW)
+		q->wr[0].bind_mw.mw->rkey = q->wr[0].bind_mw.rkey;
 	return outcome(i, unfit);
 }
 

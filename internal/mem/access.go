@@ -26,7 +26,8 @@ func (f Fault) String() string {
 }
 
 // Acquire gives the n bytes at addr of the region with key k, if it belongs to d and
-// gives all rights in need; remote rights are refused once the region is invalidated.
+// gives all rights in need; remote rights are refused once the region is invalidated. For
+// the key of a window, which has remote rights only, it gives the region that it is bound to.
 // The caller copies, and then calls Release of the region: until then the memory is not
 // freed. n is not negative. It does not allocate.
 func (t *Table) Acquire(k uint32, d Domain, addr uint64, n int, need ib.Access) (*Region, []byte, Fault) {
@@ -34,7 +35,7 @@ func (t *Table) Acquire(k uint32, d Domain, addr uint64, n int, need ib.Access) 
 	if r == nil {
 		return nil, nil, NoKey
 	}
-	if r.domain != d {
+	if (r.domain^d)&r.mask != 0 {
 		return nil, nil, NoDomain
 	}
 	if r.access&need != need {
@@ -48,10 +49,17 @@ func (t *Table) Acquire(k uint32, d Domain, addr uint64, n int, need ib.Access) 
 	if need&ib.RemoteAny != 0 {
 		mask = revoked
 	}
-	if !r.acquire(mask) {
+	user := r
+	if r.parent != nil { // a window's memory is its region's
+		if r.state.Load()&(removed|mask) != 0 {
+			return nil, nil, NoKey
+		}
+		user, mask = r.parent, 0
+	}
+	if !user.acquire(mask) {
 		return nil, nil, NoKey
 	}
-	return r, r.p[off : off+uint64(n) : off+uint64(n)], OK
+	return user, r.p[off : off+uint64(n) : off+uint64(n)], OK
 }
 
 // Check is Acquire for one moment: whether the range could be used now.
@@ -111,7 +119,7 @@ func (t *Table) Invalidate(k ib.RKey, d Domain) Fault {
 	if r == nil {
 		return NoKey
 	}
-	if r.domain != d {
+	if (r.domain^d)&r.mask != 0 {
 		return NoDomain
 	}
 	if r.access&ib.MWBind == 0 {

@@ -13,7 +13,7 @@
 //
 // A region that is registered with ib.MWBind is invalidable: LOCAL_INV and SEND with
 // invalidate take its remote rights away, once, as they do with a memory window (IBTA
-// Vol 1 §10.6.7.2); local use of it goes on. Ordinary regions refuse (an L_Key of
+// Vol 1 §10.6.7.2; see Window); local use of it goes on. Ordinary regions refuse (an L_Key of
 // ibv_reg_mr is not in the list of §10.6.5), so that a peer cannot take memory away that
 // nobody meant it to.
 package mem
@@ -25,8 +25,20 @@ import (
 	"github.com/verbena-rdma/verbena/ib"
 )
 
-// Domain is the number of a protection domain.
-type Domain uint32
+// Domain is the number of a protection domain, and of a queue pair in it if there is one: a
+// region is for all queue pairs of its domain, a window for one.
+type Domain uint64
+
+const (
+	allOfDomain = ^Domain(0)
+	qpShift     = 32
+)
+
+// QP gives the domain as a queue pair has it. d is below 2^32.
+func (d Domain) QP(n ib.QPN) Domain { return d | Domain(n)<<qpShift }
+
+// domain is without the queue pair.
+func (d Domain) domain() Domain { return d & (1<<qpShift - 1) }
 
 // Why memory cannot be registered.
 var (
@@ -49,9 +61,11 @@ type Region struct {
 	state  atomic.Uint32 // users, and the two flags below
 	key    uint32
 	domain Domain
+	mask   Domain // what of it must fit
 	access ib.Access
 	iova   uint64
 	p      []byte
+	parent *Region // of a window that is bound: its users count there
 }
 
 // Flags of Region.state; the rest counts users.

@@ -7,8 +7,8 @@ import (
 	"github.com/verbena-rdma/verbena/ib"
 )
 
-// Table holds the regions of a device. Register and Remove must not run at the same
-// time (the device has a lock for them); all other methods may run at any time, also
+// Table holds the regions of a device. Register, Remove and what makes, binds and frees
+// windows must not run at the same time (the device has a lock for them); all other methods may run at any time, also
 // beside them, and neither block nor allocate.
 //
 // It is a hash table with open addressing. Keys are random, so they are their own
@@ -19,6 +19,8 @@ type Table struct {
 	slots atomic.Pointer[[]atomic.Pointer[Region]] // a power of two of them
 	live  int                                      // regions in slots
 	used  int                                      // and tombstones
+
+	windows map[uint32]*Window // by family
 
 	freed  [256]uint32 // the last keys that were freed
 	nfreed int
@@ -55,19 +57,24 @@ func (t *Table) Register(d Domain, p []byte, iova uint64, a ib.Access) (*Region,
 		return nil, ErrFlags
 	case a&(ib.RemoteWrite|ib.RemoteAtomic) != 0 && a&ib.LocalWrite == 0:
 		return nil, ErrAccess
-	case a&ib.RemoteAtomic != 0 && (uint64(uintptr(unsafe.Pointer(unsafe.SliceData(p))))^iova)&7 != 0:
+	case a&ib.RemoteAtomic != 0 && !congruent(p, iova):
 		return nil, ErrAlign
 	}
-	r := &Region{key: t.newKey(), domain: d, access: a, iova: iova, p: p}
+	r := &Region{key: t.newKey(), domain: d.domain(), mask: allOfDomain.domain(), access: a, iova: iova, p: p}
 	t.insert(r)
 	return r, nil
+}
+
+// congruent reports whether multiples of 8 in requests are such in memory.
+func congruent(p []byte, iova uint64) bool {
+	return (uint64(uintptr(unsafe.Pointer(unsafe.SliceData(p))))^iova)&7 == 0
 }
 
 // newKey draws a key. If it is in use, or was a short time ago, the next one is taken:
 // so a source that repeats itself does no harm.
 func (t *Table) newKey() uint32 {
 	k := t.rand()
-	for k == 0 || t.find(k) != nil || t.recent(k) {
+	for k == 0 || t.find(k) != nil || t.recent(k) || t.windows[k>>8] != nil {
 		k++
 	}
 	return k

@@ -77,6 +77,9 @@ func (pd *PD) RegDMABuf(_ int, _ uint64, _ int, iova uint64, a ib.Access) (drive
 // Keys gives the keys.
 func (m *MR) Keys() (ib.LKey, ib.RKey) { return m.lkey, m.rkey }
 
+// Handle gives the number for SendSlot.MR.
+func (m *MR) Handle() uint64 { return uint64(m.lkey) }
+
 // Close deregisters.
 func (m *MR) Close() error { return m.close() }
 
@@ -122,6 +125,9 @@ func (pd *PD) AllocMW(ib.MWType) (driver.MW, error) {
 
 // RKey gives the key.
 func (w *MW) RKey() ib.RKey { return w.key }
+
+// Handle gives the number for SendSlot.MW.
+func (w *MW) Handle() uint64 { return uint64(w.key) }
 
 // Close frees it.
 func (w *MW) Close() error { return w.close() }

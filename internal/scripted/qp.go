@@ -183,6 +183,7 @@ func spoil(w driver.WC) driver.WC {
 var opcodes = [16]ib.WCOpcode{
 	ib.OpWrite: ib.WCWrite, ib.OpWriteImm: ib.WCWrite, ib.OpSend: ib.WCSend, ib.OpSendImm: ib.WCSend, ib.OpRead: ib.WCRead,
 	ib.OpCompareSwap: ib.WCCompareSwap, ib.OpFetchAdd: ib.WCFetchAdd, ib.OpLocalInv: ib.WCLocalInv, ib.OpSendInv: ib.WCSend,
+	ib.OpBindMW: ib.WCBindMW,
 }
 
 // CompleteRecv completes the n oldest receives as w says; ID and QPN are filled in. With

@@ -14,7 +14,10 @@ type request struct {
 	writes                    bool // writes to its local memory
 }
 
-// requests has one entry for each ib.Opcode; LOCAL_INV sends no packet.
+// ofKeys reports whether an operation changes keys of this side and sends nothing.
+func ofKeys(o ib.Opcode) bool { return o == ib.OpLocalInv || o == ib.OpBindMW }
+
+// requests has one entry for each ib.Opcode; LOCAL_INV and BIND_MW send no packet.
 var requests = [16]request{
 	ib.OpSend:        {wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLast, wire.RCSendOnly, ib.WCSend, true, false, false},
 	ib.OpSendImm:     {wire.RCSendFirst, wire.RCSendMiddle, wire.RCSendLastImm, wire.RCSendOnlyImm, ib.WCSend, true, false, false},
@@ -25,4 +28,5 @@ var requests = [16]request{
 	ib.OpCompareSwap: {only: wire.RCCompareSwap, wc: ib.WCCompareSwap, ok: true, reads: true, writes: true},
 	ib.OpFetchAdd:    {only: wire.RCFetchAdd, wc: ib.WCFetchAdd, ok: true, reads: true, writes: true},
 	ib.OpLocalInv:    {wc: ib.WCLocalInv, ok: true},
+	ib.OpBindMW:      {wc: ib.WCBindMW, ok: true},
 }

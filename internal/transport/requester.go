@@ -164,13 +164,13 @@ func (q *QP) sendWindow(now time.Duration, out *Output) (more bool) {
 }
 
 // mayStart reports whether the next request need not wait for earlier ones: a fenced
-// one for READs and atomics (IBTA Vol 1 §10.8.3.3), LOCAL_INV for all.
+// one for READs and atomics (IBTA Vol 1 §10.8.3.3), LOCAL_INV and BIND_MW for all.
 func (q *QP) mayStart() bool {
 	p := q.sq.slot(q.sq.next)
 	if p.Flags&ib.Fence != 0 && q.req.reads != 0 {
 		return false
 	}
-	return p.Opcode != ib.OpLocalInv || q.sq.head == q.sq.next
+	return !ofKeys(p.Opcode) || q.sq.head == q.sq.next
 }
 
 // start gives the next posted request its sequence numbers. A request that cannot be
@@ -193,10 +193,10 @@ func (q *QP) start() bool {
 	w := s.wqe(s.next)
 	w.first, w.len = r.next, n
 	s.next++
-	if p.Opcode == ib.OpLocalInv {
+	if ofKeys(p.Opcode) {
 		w.n = 0
-		if f := q.cfg.Memory.Invalidate(p.RKey, q.cfg.Domain); f != mem.OK {
-			q.failSend(ib.StatusLocQPOp, uint32(f))
+		if st, f := q.changeKeys(p); f != mem.OK {
+			q.failSend(st, uint32(f))
 			return false
 		}
 		r.cur++
@@ -212,6 +212,14 @@ func (q *QP) start() bool {
 		w.parts = [2]parts{{0, n}, {0, n}}
 	}
 	return true
+}
+
+// changeKeys invalidates a key, or binds a window.
+func (q *QP) changeKeys(p *driver.SendSlot) (ib.Status, mem.Fault) {
+	if p.Opcode == ib.OpBindMW {
+		return ib.StatusMWBind, q.cfg.Bind(p)
+	}
+	return ib.StatusLocQPOp, q.cfg.Memory.Invalidate(p.RKey, q.cfg.Domain)
 }
 
 // readPart gives the packets that the READ request at s asks for. A long READ is asked
@@ -260,7 +268,10 @@ func (q *QP) examine(p *driver.SendSlot) (n uint32, st ib.Status, f mem.Fault) {
 		return 0, ib.StatusLocQPOp, mem.OK
 	}
 	op := &requests[p.Opcode]
-	if p.Opcode == ib.OpLocalInv {
+	if ofKeys(p.Opcode) {
+		if p.Opcode == ib.OpBindMW && q.cfg.Bind == nil {
+			return 0, ib.StatusLocQPOp, mem.OK
+		}
 		return 0, ib.StatusSuccess, mem.OK
 	}
 	if op.reads && q.attr.MaxRDAtomic == 0 {

@@ -69,6 +69,9 @@ type Config struct {
 	SignalAll bool
 	Domain    mem.Domain
 	Memory    *mem.Table
+
+	// Bind binds a window as a request says; nil: there are none.
+	Bind func(*driver.SendSlot) mem.Fault
 }
 
 // Output collects packets for one peer.

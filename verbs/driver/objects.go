@@ -32,6 +32,7 @@ type MWAllocator interface {
 // MR is a memory region (struct ibv_mr).
 type MR interface {
 	Keys() (ib.LKey, ib.RKey)
+	Handle() uint64 // goes into SendSlot.MR
 	// Close takes the region away. When it returns the device touches the memory no
 	// more, whatever is in flight.
 	Close() error
@@ -39,7 +40,8 @@ type MR interface {
 
 // MW is a memory window (struct ibv_mw).
 type MW interface {
-	RKey() ib.RKey
+	RKey() ib.RKey  // of the window as it was made; verbs chooses those of binds
+	Handle() uint64 // goes into SendSlot.MW
 	Close() error
 }
 
@@ -147,7 +149,10 @@ type SendSlot struct {
 	Compare uint64
 	Swap    uint64
 	AH      uint64
-	RKey    ib.RKey
+	MW, MR  uint64  // of a bind: the window, which gets the key RKey, and the region
+	RKey    ib.RKey // of the peer's memory, or to be invalidated
+	Len     uint32  // of a bind: so many bytes from Addr on
+	Rights  ib.Access
 	Imm     uint32
 	QPN     ib.QPN
 	QKey    ib.QKey
@@ -192,7 +197,7 @@ type QP interface {
 	// is full. They are valid until CommitSend or Modify; places that verbs has written
 	// and not committed are given again.
 	SendSlots() []SendSlot
-	// CommitSend posts the first n of them in order. If posted < n, the error is that of
+	// CommitSend posts the first n of them in order; a bind always alone. If posted < n, the error is that of
 	// the first that was not; ENOMEM means that the queue is full.
 	CommitSend(n int) (posted int, err error)
 	RecvSlots() []RecvSlot

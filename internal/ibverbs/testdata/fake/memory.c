@@ -36,6 +36,34 @@ static struct abi_mr *regions[1 << 16]; // by key, while they live
 
 int known(uint32_t rkey) { return rkey < 1 << 16 && regions[rkey]; }
 
+// Windows have keys from 0x8000 on, 256 each; bound ones are known as regions are.
+static uint32_t family = 0x8000;
+
+int bind_window(struct abi_send_wr *w)
+{
+	struct abi_mw *mw = w->bind_mw.mw;
+	struct abi_mr *mr = w->bind_mw.bind_info.mr;
+	uint32_t k = w->bind_mw.rkey;
+
+	if (w->imm_data || w->num_sge)
+		fake_violation("a bind with data");
+	if (!mw->rkey || !mr->lkey)
+		fake_violation("a bind of a destroyed object");
+	if (known(mw->rkey) || mw->type != 2 || k >> 8 != mw->rkey >> 8 || k == mw->rkey || !w->bind_mw.bind_info.length ||
+	    w->bind_mw.bind_info.addr - (uintptr_t)mr->addr > mr->length - w->bind_mw.bind_info.length)
+		return 6; // MW_BIND
+	regions[k] = mr;
+	return 0;
+}
+
+int invalidate(uint32_t rkey)
+{
+	if (rkey < 0x8000 || !known(rkey))
+		return 2; // LOC_QP_OP
+	regions[rkey] = NULL;
+	return 0;
+}
+
 static struct abi_mr *reg(struct abi_pd *pd, void *addr, size_t n, int err)
 {
 	struct abi_mr *m;
@@ -108,7 +136,8 @@ struct abi_mw *alloc_mw(struct abi_pd *pd, int32_t type)
 	w->context = pd->context;
 	w->pd = pd;
 	w->type = type;
-	w->rkey = key++;
+	w->rkey = family;
+	family = family == 0xff00 ? 0x8000 : family + 0x100;
 	((struct pd *)pd)->users++;
 	W(live_mw)++;
 	return w;
@@ -122,6 +151,7 @@ int dealloc_mw(struct abi_mw *w)
 		return err;
 	if (!w->rkey)
 		fake_violation("dealloc_mw of a destroyed object");
+	regions[w->rkey] = NULL;
 	w->rkey = 0;
 	((struct pd *)w->pd)->users--;
 	W(live_mw)--;

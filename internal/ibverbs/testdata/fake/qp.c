@@ -264,6 +264,11 @@ static int perform(struct qp *q, struct abi_send_wr *w, int *opcode)
 		break;
 	case ABI_WR_LOCAL_INV:
 		*opcode = 6;
+		status = invalidate(w->imm_data);
+		break;
+	case ABI_WR_BIND_MW:
+		*opcode = 5;
+		status = bind_window(w);
 		break;
 	default:
 		fake_violation("request %d", w->opcode);

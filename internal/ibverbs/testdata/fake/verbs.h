@@ -98,6 +98,8 @@ void emit(struct cq *q);
 void async(struct abi_context *ctx, int type, void *element);
 void push(struct cq *q, const struct abi_wc *w, int solicited);
 int known(uint32_t rkey);
+int bind_window(struct abi_send_wr *w); // statuses
+int invalidate(uint32_t rkey);
 void rq_init(struct rq *r, uint32_t n, uint32_t sges);
 int rq_post(struct rq *r, struct abi_recv_wr *wr, struct abi_recv_wr **bad);
 

@@ -1,0 +1,233 @@
+package rdmatest
+
+import (
+	"net"
+
+	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// Area K: memory windows, and keys that are taken away.
+func areaWindows() []check {
+	return []check{
+		{"C-174_WindowBounds", 0, windowBounds},
+		{"C-175_BindsThatFail", 0, bindsThatFail},
+		{"C-176_Invalidation", 0, invalidation},
+		{"C-177_NoWindow", 0, invalidateNoWindow},
+		{"C-178_OtherQueuePair", 0, windowOfOtherPair},
+		{"C-180_ZeroBased", 0, zeroBasedWindow},
+	}
+}
+
+const (
+	windowAt   = 4096 // the window lies inside of the region
+	windowSize = 4096
+)
+
+// windowed is a pair whose b has a region for windows, and one bound to a.
+type windowed struct {
+	a, b *end
+	mr   *verbs.MR
+	w    *verbs.MW
+}
+
+func (t *tb) windowed(rights ib.Access, change ...func(*link)) *windowed {
+	t.Helper()
+	t.supports(verbs.FeatureMemoryWindows)
+	t.supports(verbs.FeatureInvalidate)
+	x := &windowed{}
+	x.a, x.b = t.pair(change...)
+	x.mr = t.region(x.b.pd, 4*4096, ib.LocalWrite|ib.MWBind)
+	x.w = x.b.window()
+	x.b.bind(10, x.w, x.mr, rights)
+	return x
+}
+
+// window makes one that lives as long as the test.
+func (e *end) window() *verbs.MW {
+	e.Helper()
+	w, err := e.pd.AllocMW(ib.MWType2)
+	e.ok(err, "allocate a memory window")
+	e.Cleanup(func() { e.closed(w, "memory window") })
+	return w
+}
+
+// bind binds and waits.
+func (e *end) bind(id uint64, w *verbs.MW, mr *verbs.MR, rights ib.Access) {
+	e.Helper()
+	was := w.RKey()
+	e.send(verbs.BindMW(id, w, mr, windowAt, windowSize, rights, ib.Signaled))
+	if wc := e.sent(id, ib.StatusSuccess); wc.Opcode != ib.WCBindMW {
+		e.Errorf("%s: a bind completes as %v", e.name, wc.Opcode)
+	}
+	if k := w.RKey(); k != was.Next() || w.Remote().RKey != k || w.Remote().Len != windowSize {
+		e.Errorf("%s: key %v after %v; %v", e.name, k, was, w.Remote())
+	}
+}
+
+// refused has a write through the window, which must fail.
+func (x *windowed) refused(to ib.Remote, what string) {
+	x.a.Helper()
+	x.a.send(verbs.Write(900, to, x.a.sge(0, int(to.Len)), ib.Signaled))
+	wc, err := x.a.scq.Next(x.a.limit)
+	x.a.ok(err, "%s: wait for a write", what)
+	if wc.ID != 900 || wc.Status != ib.StatusRemAccess {
+		x.a.Errorf("%s: %d with %v, want %v", what, wc.ID, wc.Status, ib.StatusRemAccess)
+	}
+	x.a.untouched(x.mr.Bytes(), 0, what)
+}
+
+// The window reaches from its first byte to its last, with the rights it was given.
+func windowBounds(t *tb) {
+	x := t.windowed(ib.RemoteWrite)
+	r := x.w.Remote()
+	x.a.fill(0, windowSize, 0x5A)
+	x.a.send(verbs.Write(1, r, x.a.sge(0, windowSize), ib.Signaled))
+	x.a.sent(1, ib.StatusSuccess)
+	mem := x.mr.Bytes()
+	t.same(mem[windowAt:windowAt+windowSize], pattern(windowSize, 0x5A), "a write of the whole window")
+	t.untouched(mem[:windowAt], 0, "before the window")
+	t.untouched(mem[windowAt+windowSize:], 0, "behind the window")
+	for what, to := range map[string]ib.Remote{
+		"the byte before": {Addr: r.Addr - 1, RKey: r.RKey, Len: 1},
+		"the byte behind": {Addr: r.Addr + windowSize, RKey: r.RKey, Len: 1},
+		"over the end":    {Addr: r.Addr + windowSize - 4, RKey: r.RKey, Len: 8},
+	} {
+		y := t.windowed(ib.RemoteWrite)
+		to.Addr += y.w.Remote().Addr - r.Addr
+		to.RKey = y.w.Remote().RKey
+		y.refused(to, what)
+	}
+	// The right to read was not given.
+	x.a.send(verbs.Read(2, r.Slice(0, 8), x.a.sge(0, 8), ib.Signaled))
+	x.a.sent(2, ib.StatusRemAccess)
+}
+
+// What the library sees it refuses; what only the device knows fails the queue pair.
+func bindsThatFail(t *tb) {
+	x := t.windowed(ib.RemoteWrite)
+	b := x.b
+	none := t.region(b.pd, 8192, allRights)
+	readOnly := t.region(b.pd, 8192, ib.MWBind)
+	other := t.region(t.pd(b.dev), 8192, ib.LocalWrite|ib.MWBind)
+	closed, err := b.pd.AllocMW(ib.MWType2)
+	t.ok(err, "allocate a memory window")
+	t.closed(closed, "memory window")
+	for what, c := range map[string]struct {
+		wr   verbs.SendWR
+		want error
+	}{
+		"a region without the right to be bound": {verbs.BindMW(1, x.w, none, 0, 8, ib.RemoteRead, 0), verbs.ErrAccess},
+		"remote write to a region of no write":   {verbs.BindMW(1, x.w, readOnly, 0, 8, ib.RemoteWrite, 0), verbs.ErrAccess},
+		"a right that is not a peer's":           {verbs.BindMW(1, x.w, x.mr, 0, 8, ib.LocalWrite, 0), verbs.ErrAccess},
+		"a region of another domain":             {verbs.BindMW(1, x.w, other, 0, 8, ib.RemoteRead, 0), verbs.ErrPDMismatch},
+		"no bytes":                               {verbs.BindMW(1, x.w, x.mr, 0, 0, ib.RemoteRead, 0), verbs.ErrWindow},
+		"no window":                              {verbs.BindMW(1, nil, x.mr, 0, 8, ib.RemoteRead, 0), verbs.ErrWindow},
+		"a closed window":                        {verbs.BindMW(1, closed, x.mr, 0, 8, ib.RemoteRead, 0), net.ErrClosed},
+	} {
+		k := x.w.RKey()
+		t.isErr(b.qp.PostSend(c.wr), c.want, "bind %s", what)
+		if x.w.RKey() != k {
+			t.Errorf("bind %s: the key changed", what)
+		}
+	}
+	// A window that is bound.
+	b.send(verbs.BindMW(1, x.w, x.mr, 0, 8, ib.RemoteRead, ib.Signaled))
+	b.sent(1, ib.StatusMWBind)
+	b.state(ib.StateError)
+}
+
+// LOCAL_INV, the peer's SEND, and closing the window make its key void; then it can be
+// bound again, and the new key works.
+func invalidation(t *tb) {
+	for _, how := range []string{"local", "remote", "close"} {
+		x := t.windowed(ib.RemoteWrite | ib.RemoteRead)
+		a, b := x.a, x.b
+		old := x.w.Remote().Slice(0, 8)
+		for range 3 { // the key counts on
+			a.send(verbs.Write(1, x.w.Remote().Slice(8, 8), a.sge(0, 8), ib.Signaled))
+			a.sent(1, ib.StatusSuccess)
+			old = x.w.Remote().Slice(0, 8)
+			switch how {
+			case "local":
+				b.send(verbs.LocalInv(2, old.RKey, ib.Signaled))
+				if wc := b.sent(2, ib.StatusSuccess); wc.Opcode != ib.WCLocalInv {
+					t.Errorf("an invalidation completes as %v", wc.Opcode)
+				}
+			case "remote":
+				b.recv(3, 0, 64)
+				a.send(verbs.SendInv(4, old.RKey, a.sge(0, 8), ib.Signaled))
+				a.sent(4, ib.StatusSuccess)
+				if wc := b.got(3, ib.StatusSuccess); wc.Flags&ib.WithInv == 0 || wc.InvRKey != old.RKey {
+					t.Errorf("the receive says %v, key %v; want key %v", wc.Flags, wc.InvRKey, old.RKey)
+				}
+			case "close":
+				t.closed(x.w, "memory window")
+				x.w = b.window()
+			}
+			b.bind(5, x.w, x.mr, ib.RemoteWrite)
+		}
+		clear(x.mr.Bytes())
+		x.refused(old, how+": a key that was taken away")
+	}
+}
+
+// A key that is no window's cannot be invalidated by the peer: the message arrives, the
+// receive fails, and the region stays.
+func invalidateNoWindow(t *tb) {
+	t.supports(verbs.FeatureInvalidate)
+	for _, what := range []string{"unknown key", "region"} {
+		a, b := t.pair()
+		k := b.mr.RKey()
+		if what == "unknown key" {
+			k ^= 0x5A5A5A
+		}
+		b.recv(1, 0, 64)
+		b.recv(2, 64, 64)
+		a.send(verbs.SendInv(3, k, a.sge(0, 8), ib.Signaled))
+		a.sent(3, ib.StatusSuccess)
+		b.got(1, ib.StatusRemInvReq)
+		b.got(2, ib.StatusWRFlush)
+		b.state(ib.StateError)
+	}
+	a, b := t.pair()
+	a.send(verbs.LocalInv(1, a.mr.RKey(), ib.Signaled))
+	a.sent(1, ib.StatusLocQPOp)
+	a.state(ib.StateError)
+	t.closed(b.qp, "queue pair")
+}
+
+// A window of type 2 is for one queue pair: others of the domain have no use of its key.
+func windowOfOtherPair(t *tb) {
+	x := t.windowed(ib.RemoteWrite)
+	l := t.newLink()
+	c := t.newEnd("c", t.a, 0, l, l.a, nil)
+	d := t.newEnd("d", t.b, 1, l, l.b, nil)
+	t.closed(d.qp, "queue pair") // one of b's domain takes its place
+	cfg := l.cfg
+	cfg.SendCQ, cfg.RecvCQ = x.b.scq, x.b.rcq
+	d.pd, d.qp = x.b.pd, x.b.newQP(cfg)
+	t.connectEnds(c, d)
+	c.send(verbs.Write(1, x.w.Remote().Slice(0, 8), c.sge(0, 8), ib.Signaled))
+	c.sent(1, ib.StatusRemAccess)
+	t.untouched(x.mr.Bytes(), 0, "memory written to through another queue pair")
+	// It still works where it belongs.
+	x.a.send(verbs.Write(2, x.w.Remote().Slice(0, 8), x.a.sge(0, 8), ib.Signaled))
+	x.a.sent(2, ib.StatusSuccess)
+}
+
+// A zero-based window begins at address 0.
+func zeroBasedWindow(t *tb) {
+	x := t.windowed(ib.RemoteWrite | ib.ZeroBased)
+	r := x.w.Remote()
+	if r.Addr != 0 {
+		t.Errorf("the window begins at %#x", r.Addr)
+	}
+	x.a.fill(0, 8, 0x77)
+	x.a.send(verbs.Write(1, r.Slice(16, 8), x.a.sge(0, 8), ib.Signaled))
+	x.a.sent(1, ib.StatusSuccess)
+	mem := x.mr.Bytes()
+	t.same(mem[windowAt+16:windowAt+24], pattern(8, 0x77), "a write to byte 16 of the window")
+	clear(mem[windowAt+16 : windowAt+24])
+	t.untouched(mem, 0, "the rest")
+}
