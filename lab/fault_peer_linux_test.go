@@ -76,9 +76,9 @@ func faultSoft(t *testing.T, name string, o faultOrders) *faultProcess {
 	return faultStart(t, name, o, "VERBENA_PROVIDER=soft", "ip", "netns", "exec", faultNS)
 }
 
-// TestGuestFaultC134_PeerFrozen: a host that stands still is noticed by the retries of the
+// TestGuestFaultC134_C221_PeerFrozen: a host that stands still is noticed by the retries of the
 // transport, within the time that they may take; and nobody can connect to it.
-func TestGuestFaultC134_PeerFrozen(t *testing.T) {
+func TestGuestFaultC134_C221_PeerFrozen(t *testing.T) {
 	faultNet(t)
 	freeze := func(p *faultProcess) {
 		t.Helper()

@@ -40,6 +40,8 @@ type faultOrders struct {
 	Pin     int           // register that many bytes, and half as much each time it fails
 	Reopen  bool          // in the last cycle: wait for a device to be there again, and use it
 	Bystand bool          // wait for completions on the device without a connection, too
+	Stay    bool          // whatever comes on the input
+	Scarce  string        // address of this host: connect to itself with ever more descriptors
 }
 
 // faultRole is what the process says, one a line: what and details.
@@ -63,16 +65,20 @@ func faultRole(o faultOrders) error {
 	say("provider %s: %s", p.Name(), why)
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	go func() { // the end of the input is the order to end
-		io.Copy(io.Discard, os.Stdin)
-		stop()
-	}()
+	if !o.Stay {
+		go func() { // the end of the input is the order to end
+			io.Copy(io.Discard, os.Stdin)
+			stop()
+		}()
+	}
 	r := &faultRun{o: o, p: p, say: say}
 	switch {
 	case o.Serve != "":
 		return r.serve(ctx)
 	case o.Pin > 0:
 		return r.pin()
+	case o.Scarce != "":
+		return r.scarce(ctx)
 	case o.Self != "":
 		return r.selfCycles(ctx)
 	}

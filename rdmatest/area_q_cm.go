@@ -20,7 +20,9 @@ func areaHostileCM() []check {
 	return []check{
 		{"C-316_GarbageToCM", needs, garbageToCM},
 		{"C-326_RequestFlood", needs, requestFlood},
-		{"C-327_ForgedCM", needs, forgedCM},
+		{"C-327_ForgedCM", anyWire, forgedCM},
+		{"C-327_StrangerToActive", anyWire, strangerToActive},
+		{"C-327_StrangerToPassive", anyWire, strangerToPassive},
 		{"C-328_Replay", needs, replay},
 		{"C-329_NoAmplification", needs, noAmplification},
 		{"C-330_PrivateData", 0, privateData},
@@ -172,56 +174,97 @@ func requestFlood(t *tb) {
 	t.dial(t.channel(t.Provider), lch, l, nil, nil)
 }
 
-// Messages that do not fit a connection exactly are ignored.
-func forgedCM(t *tb) {
+// secrets are what the two sides of a connection call it.
+type secrets struct {
+	client, server uint32
+	req            ibcm.REQ
+	rep            ibcm.REP
+}
+
+// meetOverheard makes a connection and learns its secrets.
+func (t *tb) meetOverheard() (c, s *peer, x *secrets) {
+	t.Helper()
 	o, w := t.overhear(isCM)
-	c, s, _ := t.meet(nil, nil)
+	c, s, _ = t.meet(nil, nil)
 	w.Remove()
-	var req ibcm.REQ
-	var rep ibcm.REP
-	t.ok(req.Decode(o.mad(t, CMReq)), "decode the request")
-	t.ok(rep.Decode(o.mad(t, CMRep)), "decode the reply")
-	client, server := req.LocalCommID, rep.LocalCommID
-	strange := netip.MustParseAddr("10.0.0.99")
+	x = &secrets{}
+	t.ok(x.req.Decode(o.mad(t, CMReq)), "decode the request")
+	t.ok(x.rep.Decode(o.mad(t, CMRep)), "decode the reply")
+	x.client, x.server = x.req.LocalCommID, x.rep.LocalCommID
+	return c, s, x
+}
+
+// messages are those that would end, or change, a connection. qpn is the receiver's.
+func (x *secrets) messages(local, remote uint32, qpn ib.QPN) [][]byte {
+	return [][]byte{
+		encode(&ibcm.DREQ{LocalCommID: local, RemoteCommID: remote, RemoteQPN: qpn}),
+		encode(&ibcm.DREP{LocalCommID: local, RemoteCommID: remote}),
+		encode(&ibcm.REJ{LocalCommID: local, RemoteCommID: remote, Reason: ib.RejectConsumer}),
+		encode(&ibcm.RTU{LocalCommID: local, RemoteCommID: remote}),
+		encode(&ibcm.REP{LocalCommID: local, RemoteCommID: remote, LocalQPN: 77}),
+	}
+}
+
+// Right ids, wrong host: ignored. The one who is attacked is the client.
+func strangerToActive(t *tb) {
+	c, s, x := t.meetOverheard()
+	for _, m := range x.messages(x.server, x.client, x.req.LocalQPN) {
+		t.forgeMAD(t.stranger(), t.Addr, m)
+	}
+	t.unmoved(c, s)
+}
+
+// The same to the server.
+func strangerToPassive(t *tb) {
+	c, s, x := t.meetOverheard()
+	for _, m := range x.messages(x.client, x.server, x.rep.LocalQPN) {
+		t.forgeMAD(t.stranger(), t.PeerAddr, m)
+	}
+	t.unmoved(c, s)
+}
+
+// stranger is the address of no device.
+func (t *tb) stranger() netip.Addr {
 	if t.Addr.Is6() {
-		strange = netip.MustParseAddr("fd00::99")
+		return netip.MustParseAddr("fd00::99")
 	}
-	toServer := func(local, remote uint32) [][]byte {
-		return [][]byte{
-			encode(&ibcm.DREQ{LocalCommID: local, RemoteCommID: remote, RemoteQPN: rep.LocalQPN}),
-			encode(&ibcm.DREP{LocalCommID: local, RemoteCommID: remote}),
-			encode(&ibcm.REJ{LocalCommID: local, RemoteCommID: remote, Reason: ib.RejectConsumer}),
-			encode(&ibcm.RTU{LocalCommID: local, RemoteCommID: remote}),
-			encode(&ibcm.REP{LocalCommID: local, RemoteCommID: remote, LocalQPN: 77}),
-		}
-	}
-	// Right ids, wrong host.
-	for _, m := range toServer(client, server) {
-		t.forgeMAD(strange, t.PeerAddr, m)
-	}
-	for _, m := range toServer(server, client) {
-		t.forgeMAD(strange, t.Addr, m)
-	}
-	// Right host, guessed ids.
-	rng := rand.New(rand.NewPCG(t.Fabric.Seed(), 7))
-	for range 200 {
-		for _, m := range toServer(rng.Uint32(), server) {
-			t.forgeMAD(t.Addr, t.PeerAddr, m)
-		}
-		for _, m := range toServer(client, rng.Uint32()) {
-			t.forgeMAD(t.Addr, t.PeerAddr, m)
-		}
-		t.settle()
-	}
-	// Everything right but the queue pair number.
-	t.forgeMAD(t.Addr, t.PeerAddr, encode(&ibcm.DREQ{LocalCommID: client, RemoteCommID: server, RemoteQPN: rep.LocalQPN ^ 1}))
+	return netip.MustParseAddr("10.0.0.99")
+}
+
+// unmoved checks that a connection lives on.
+func (t *tb) unmoved(c, s *peer) {
+	t.Helper()
 	t.settle()
 	t.noEvent(c.ch, s.ch)
 	c.state(ib.StateRTS)
 	s.state(ib.StateRTS)
 	t.exchange(c, s)
+}
+
+// Messages that do not fit a connection exactly are ignored.
+func forgedCM(t *tb) {
+	c, s, x := t.meetOverheard()
+	client, server := x.client, x.server
+	// Right host, guessed ids.
+	rng := rand.New(rand.NewPCG(t.Fabric.Seed(), 7))
+	rounds := 200
+	if !t.Virtual {
+		rounds = 10
+	}
+	for range rounds {
+		for _, m := range x.messages(rng.Uint32(), server, x.rep.LocalQPN) {
+			t.forgeMAD(t.Addr, t.PeerAddr, m)
+		}
+		for _, m := range x.messages(client, rng.Uint32(), x.rep.LocalQPN) {
+			t.forgeMAD(t.Addr, t.PeerAddr, m)
+		}
+		t.settle()
+	}
+	// Everything right but the queue pair number.
+	t.forgeMAD(t.Addr, t.PeerAddr, encode(&ibcm.DREQ{LocalCommID: client, RemoteCommID: server, RemoteQPN: x.rep.LocalQPN ^ 1}))
+	t.unmoved(c, s)
 	// The right one ends it.
-	t.forgeMAD(t.Addr, t.PeerAddr, encode(&ibcm.DREQ{LocalCommID: client, RemoteCommID: server, RemoteQPN: rep.LocalQPN}))
+	t.forgeMAD(t.Addr, t.PeerAddr, encode(&ibcm.DREQ{LocalCommID: client, RemoteCommID: server, RemoteQPN: x.rep.LocalQPN}))
 	s.over(io.EOF)
 }
 

@@ -152,7 +152,14 @@ func (t *tb) requested(lch *cm.EventChannel, l *cm.ID) *peer {
 // request takes the next request.
 func (t *tb) request(lch *cm.EventChannel, l *cm.ID) (*cm.ID, cm.Event) {
 	t.Helper()
-	ev := t.event(lch, cm.ConnectRequest)
+	ev, err := lch.Event(t.limit)
+	for err == nil && ev.Type == cm.TimewaitExit { // of an earlier connection
+		ev, err = lch.Event(t.limit)
+	}
+	t.ok(err, "wait for a request")
+	if ev.Type != cm.ConnectRequest {
+		t.Fatalf("event %v (%v), want a request", ev.Type, ev.Err)
+	}
 	if ev.Listener != l || ev.ID == nil || ev.ID == l {
 		t.Fatal("the request names the wrong ids")
 	}

@@ -39,6 +39,10 @@ type ConformanceOptions struct {
 	Each func(t *testing.T, run func(t *testing.T, b Bed))
 	Has  Ability
 
+	// Needs leaves out the tests that do without one of these: Faults makes only those
+	// run that need a network with faults.
+	Needs Ability
+
 	// Limit is how long a test may take where time is real; zero: 10 s. An emulated
 	// machine needs more, and from 30 s on those run that have the need Patience. A test
 	// that is Known has 10 s, as it may wait in vain.
@@ -73,6 +77,10 @@ const (
 	Changes                         // the provider can lose its device, addresses and link; see softroce
 	Patience                        // tests that wait for seconds can run; VirtualTime has it
 )
+
+// anyWire is the need of tests of faults that also work in real time, with any device at
+// the other end of a Fabric's Uplink.
+const anyWire = Faults | Patience
 
 // OnFabric is an Each: it makes a fabric with two hosts for every test, in a
 // testing/synctest bubble, and runs tests in parallel. Its beds have every Ability.
@@ -153,7 +161,7 @@ func Conformance(t *testing.T, p verbs.Provider, o *ConformanceOptions) {
 	}
 	known, unsteady := newProfile(o.Known), newProfile(o.Unsteady)
 	for _, c := range allChecks() {
-		if c.needs&^has != 0 {
+		if c.needs&^has != 0 || o.Needs&^c.needs != 0 {
 			continue
 		}
 		reason, expected := known.take(c.name)
@@ -228,7 +236,7 @@ type changeable interface {
 func allChecks() []check {
 	return slices.Concat(
 		areaDevice(), areaPD(), areaMR(), areaCQ(), areaQP(), areaQPStates(),
-		areaRC(), areaRCData(), areaRCLoss(), areaRCErrors(), areaRCRetry(), areaRCWire(), areaUD(), areaSRQ(),
+		areaRC(), areaRCData(), areaRCLoss(), areaRCErrors(), areaRCRetry(), areaRCWire(), areaUD(), areaSRQ(), areaWindows(),
 		areaAsync(), areaCM(), areaCMEvents(), areaCMWire(), areaNotify(), areaScale(), areaHostile(), areaHostileCM())
 }
 

@@ -36,15 +36,16 @@ type Fabric struct {
 	behind  map[route][]*behindItem
 	stats   FabricStats
 	capture *capture
+	uplink  Carry // nil: to nowhere
 	closed  bool
 }
 
 // FabricStats counts datagrams.
 type FabricStats struct {
 	Sent      int // given to the fabric by hosts
-	Delivered int // put into the queue of a socket; a duplicate counts again
+	Delivered int // put into the queue of a socket, or given to the uplink; a duplicate counts again
 	Dropped   int // by a rule
-	NoRoute   int // nobody has the address
+	NoRoute   int // nobody has the address, and there is no uplink
 	Overflow  int // the queue of the socket was full
 	Injected  int // by Inject and Forge
 }
@@ -256,13 +257,19 @@ func (f *Fabric) deliverAfter(delay time.Duration, d *datagram) {
 // deliver puts a datagram into the queue of its socket.
 func (f *Fabric) deliver(d *datagram, record bool) {
 	c := f.conns[d.to]
-	if c == nil || f.closed {
+	if f.closed || c == nil && f.uplink == nil {
 		f.stats.NoRoute++
 		d.free()
 		return
 	}
 	if record && !d.altered {
 		f.capture.write(d)
+	}
+	if c == nil {
+		f.uplink(d.from, d.to, d.b, d.tos)
+		f.stats.Delivered++
+		d.free()
+		return
 	}
 	select {
 	case c.in <- d:

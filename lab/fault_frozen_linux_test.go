@@ -1,0 +1,143 @@
+package lab_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/verbena-rdma/verbena/cm"
+	"github.com/verbena-rdma/verbena/softroce"
+	"github.com/verbena-rdma/verbena/verbs"
+)
+
+// TestHostFaultC134_HostFrozen stops the whole machine of the peer, with its kernel. The
+// connection ends with an error within the time that the retries may take, nobody can
+// connect, and when the machine goes on both sides have what they had before, and meet
+// again. (For the kernel's device on this side see TestGuestFaultC134_C221_PeerFrozen: on
+// the wire a stopped host is as silent as a stopped embedded device.)
+func TestHostFaultC134_HostFrozen(t *testing.T) {
+	_, guest := onHost(t)
+	group, err := strconv.Atoi(os.Getenv("LAB_PID1"))
+	if err != nil || group <= 1 {
+		t.Fatalf("the guest's process: %q, %v", os.Getenv("LAB_PID1"), err)
+	}
+	thaw := func() { syscall.Kill(-group, syscall.SIGCONT) }
+	t.Cleanup(thaw)
+	p, err := softroce.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+
+	addr := guest.v4 + ":7010"
+	orders, err := json.Marshal(faultOrders{Serve: addr, Stay: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	server := guest.start(ctx, t, "env", faultEnv+"="+string(orders), path.Join(guest.dir, "lab.test"), "-test.run=^TestFaultRole$", "-test.timeout=10m")
+	until(ctx, t, server, "fault: ready ")
+
+	const ackTimeout, retries = 100 * time.Millisecond, 3
+	const bound = 4*(retries+1)*135*time.Millisecond + 10*time.Second // see TestGuestFaultC134_C221_PeerFrozen
+	live := func(limit time.Duration) (connected chan struct{}, ended chan error, stop func()) {
+		connected, ended = make(chan struct{}), make(chan error, 1)
+		ctx, stop := context.WithCancel(ctx)
+		r := &faultRun{p: p, o: faultOrders{Dial: addr, Timeout: ackTimeout, Retries: retries, Limit: limit}}
+		r.say = func(format string, args ...any) {
+			said := fmt.Sprintf(format, args...)
+			if said == "connected" {
+				close(connected)
+			} else {
+				t.Log(said)
+			}
+		}
+		go func() { ended <- r.cycle(ctx) }()
+		return connected, ended, stop
+	}
+	meet := func() (ended chan error, stop func()) {
+		t.Helper()
+		connected, ended, stop := live(0)
+		select {
+		case <-connected:
+		case err := <-ended:
+			t.Fatalf("no connection: %v\n%s", err, server.out.String())
+		}
+		return ended, stop
+	}
+	// used waits until the server has closed n connections, and gives what it has.
+	used := func(n int) (u faultUse) {
+		t.Helper()
+		for {
+			seen := 0
+			for s := bufio.NewScanner(strings.NewReader(server.out.String())); s.Scan(); {
+				rest, ok := strings.CutPrefix(s.Text(), "fault: used ")
+				if !ok {
+					continue
+				}
+				seen++
+				if _, err := fmt.Sscan(rest, &u.objects, &u.fds, &u.threads, &u.kib); err != nil {
+					t.Fatalf("%q: %v", rest, err)
+				}
+			}
+			if seen >= n {
+				return u
+			}
+			select {
+			case err := <-server.done:
+				t.Fatalf("the server ended: %v\n%s", err, server.out.String())
+			case <-ctx.Done():
+				t.Fatalf("the server has closed %d connections, want %d:\n%s", seen, n, server.out.String())
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	}
+
+	ended, stop := meet()
+	stop()
+	<-ended
+	before := used(1)
+
+	ended, stop = meet()
+	defer stop()
+	if err := syscall.Kill(-group, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-ended:
+		if c := faultClass(err); c != "RETRY_EXC_ERR" {
+			t.Errorf("the connection ended with %s: %v", c, err)
+		}
+	case <-time.After(bound):
+		t.Errorf("the connection has not ended after %v", bound)
+	}
+	_, late, stopLate := live(2 * time.Second)
+	defer stopLate()
+	if err := <-late; faultClass(err) != "deadline" {
+		t.Errorf("a connection to a frozen host: %s: %v", faultClass(err), err)
+	}
+	if left := append(verbs.Objects(), cm.Objects()...); len(left) > 0 {
+		t.Errorf("left here: %q", left)
+	}
+	thaw()
+	used(2)
+	ended, stop = meet()
+	stop()
+	<-ended
+	after := used(3)
+	if after.objects > before.objects || after.fds > before.fds || after.threads > before.threads+3 || after.kib > before.kib+6<<10 {
+		t.Errorf("the server had %+v, and has %+v:\n%s", before, after, server.out.String())
+	}
+	if left := append(verbs.Objects(), cm.Objects()...); len(left) > 0 {
+		t.Errorf("left here: %q", left)
+	}
+}
