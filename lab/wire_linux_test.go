@@ -13,7 +13,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/internal/ibverbs"
-	"github.com/verbena-rdma/verbena/internal/wire"
+	packets "github.com/verbena-rdma/verbena/internal/wire"
 	"github.com/verbena-rdma/verbena/rdmatest"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -90,11 +90,11 @@ func (c *cable) receive() {
 		}
 		u := h[ipv4Len:]
 		end := int(binary.BigEndian.Uint16(u[4:]))
-		if end < udpLen || end > len(u) || binary.BigEndian.Uint16(u[2:]) != wire.Port {
+		if end < udpLen || end > len(u) || binary.BigEndian.Uint16(u[2:]) != packets.Port {
 			continue
 		}
 		from := netip.AddrPortFrom(netip.AddrFrom4([4]byte(h[12:16])), binary.BigEndian.Uint16(u))
-		to := netip.AddrPortFrom(netip.AddrFrom4([4]byte(h[16:20])), wire.Port)
+		to := netip.AddrPortFrom(netip.AddrFrom4([4]byte(h[16:20])), packets.Port)
 		if in := c.in.Load(); in != nil && from.Addr() == wireKernel {
 			(*in)(from, to, u[udpLen:end], h[1])
 		}
