@@ -4,11 +4,16 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"io"
 	"math/rand/v2"
 	"net/netip"
+	"os"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	rdma "github.com/verbena-rdma/verbena"
@@ -118,6 +123,12 @@ func TestC295_BadHellos(t *testing.T) {
 		{"table that wraps", set(8, 255, 255, 255, 255, 255, 255, 255, 255)},
 		{"no buffer", set(36, 0, 0, 0, 0)},
 		{"buffer that wraps", set(24, 255, 255, 255, 255, 255, 255, 255, 255)},
+		{"the other byte order", func(b []byte) []byte {
+			for _, f := range [][]byte{b[2:4], b[8:16], b[16:20], b[20:24], b[24:32], b[32:36], b[36:40]} {
+				slices.Reverse(f)
+			}
+			return b
+		}},
 		{"extension of version 0", func(b []byte) []byte { return append(b[:40], 'V', 'R', 'B', '1', 0, 0, 12, 9, 1, 2, 3, 4, 5, 6, 7, 8) }},
 		{"extension without credits", func(b []byte) []byte { return append(b[:40], 'V', 'R', 'B', '1', 1, 0, 0, 9, 1, 2, 3, 4, 5, 6, 7, 8) }},
 		{"extension with a size of 2^255", func(b []byte) []byte {
@@ -151,11 +162,17 @@ func TestC295_BadHellos(t *testing.T) {
 	closeBoth(s2, c2)
 }
 
-// TestC296_Misbehaving: each offence ends that connection with an error, and no other.
+// TestC296_Misbehaving: each offence ends that connection with one clear error, and no
+// other. The machine's own test has all of them (internal/stream); these go over the wire.
 func TestC296_Misbehaving(t *testing.T) {
 	imm := func(v uint32) func(*rawPeer) error {
+		return func(p *rawPeer) error { return p.qp.PostSend(verbs.SendImm(1, v, verbs.SGE{}, 0)) }
+	}
+	// send is a message of Verbena whose acknowledgement and credit are right.
+	send := func(kind uint32, body ...byte) func(*rawPeer) error {
 		return func(p *rawPeer) error {
-			return p.qp.PostSend(verbs.SendImm(1, v, verbs.SGE{}, 0))
+			copy(p.mr.Bytes(), body)
+			return p.qp.PostSend(verbs.SendImm(1, kind<<28|12, p.mr.SGE(0, len(body)), 0))
 		}
 	}
 	write := func(off uint64, n int, v uint32) func(*rawPeer) error {
@@ -167,28 +184,41 @@ func TestC296_Misbehaving(t *testing.T) {
 		name string
 		mode stream.Mode
 		do   func(*rawPeer) error
+		want syscall.Errno
+		says string
 	}{
-		{"unknown word", stream.Verbena, imm(0xFFFFFFFF)},
-		{"unknown control", stream.Verbena, imm(0xE0001234)},
-		{"data longer than said", stream.Verbena, func(p *rawPeer) error { return p.qp.PostSend(verbs.SendImm(1, 3, p.mr.SGE(0, 100), 0)) }},
-		{"no word", stream.Verbena, func(p *rawPeer) error { return p.qp.PostSend(verbs.Send(1, p.mr.SGE(0, 10), 0)) }},
-		{"more than fits", stream.Verbena, func(p *rawPeer) error { return p.qp.PostSend(verbs.SendImm(1, 4096, p.mr.SGE(0, 4096), 0)) }},
+		{"unknown kind", stream.Verbena, send(15), syscall.EPROTO, "kind"},
+		{"acknowledgement of what was not sent", stream.Verbena, imm(0xFFFFFFFF), syscall.EPROTO, "acknowledgement of what was not sent"},
+		{"credit that runs backwards", stream.Verbena, imm(0x00000003), syscall.EPROTO, "credit ran backwards"},
+		{"data of nothing", stream.Verbena, send(0), syscall.EPROTO, "DATA of no bytes"},
+		{"end of another length", stream.Verbena, send(6, 0, 0, 0, 0, 0, 0, 0, 5), syscall.EPROTO, "another number of bytes"},
+		{"close without an end", stream.Verbena, send(7, 0, 0, 0, 0, 0, 0, 0, 0), syscall.EPROTO, ""},
+		{"map beyond the table", stream.Verbena, send(8, make([]byte, 28)...), syscall.EPROTO, "beyond the end of the table"},
+		{"no word", stream.Verbena, func(p *rawPeer) error { return p.qp.PostSend(verbs.Send(1, p.mr.SGE(0, 10), 0)) }, syscall.EPROTO, "no SEND with immediate"},
+		{"more than fits", stream.Verbena, func(p *rawPeer) error { return p.qp.PostSend(verbs.SendImm(1, 12, p.mr.SGE(0, 4096), 0)) },
+			syscall.ECONNRESET, "local length error"},
 		{"write somewhere", stream.Verbena, func(p *rawPeer) error {
 			return p.qp.PostSend(verbs.WriteImm(1, ib.Remote{Addr: 0x10000, RKey: 0x1234, Len: 100}, 1, p.mr.SGE(0, 100), 0))
-		}},
-		{"more messages than credits", stream.Verbena, func(p *rawPeer) (err error) {
+		}, syscall.ECONNRESET, ""},
+		{"more messages than receives", stream.Verbena, func(p *rawPeer) (err error) {
 			for range 40 {
-				if e := p.qp.PostSend(verbs.SendImm(1, 1, p.mr.SGE(0, 1), 0)); e != nil {
+				if e := p.qp.PostSend(verbs.SendImm(1, 12, p.mr.SGE(0, 1), 0)); e != nil {
 					err = e
 				}
 			}
 			return err
-		}},
-		{"reserved op 1", stream.Compatible, write(0, 16, 0x20000010)},
-		{"reserved op 3", stream.Compatible, write(0, 16, 0x60000010)},
-		{"value beyond the buffer", stream.Compatible, write(0, 16, 0x1FFFFFFF)},
-		{"value of nothing sent", stream.Compatible, imm(0x10000000)},
-		{"beyond the ring", stream.Compatible, write(1<<24, 16, 16)},
+		}, syscall.EPROTO, "more messages than receives that it was told of"},
+		{"reserved op 1", stream.Compatible, write(0, 16, 0x20000010), syscall.EPROTO, "reserved operation"},
+		{"reserved op 3", stream.Compatible, write(0, 16, 0x60000010), syscall.EPROTO, "reserved operation"},
+		{"reserved op 5", stream.Compatible, write(0, 16, 0xA0000010), syscall.EPROTO, "reserved operation"},
+		{"value beyond the buffer", stream.Compatible, write(0, 16, 0x1FFFFFFF), syscall.EPROTO, "not that of the message"},
+		{"data in a SEND", stream.Compatible, imm(0x10000000), syscall.EPROTO, "a SEND"},
+		{"more than the buffer", stream.Compatible, write(0, 5000, 5000), syscall.EPROTO, "beyond the end of the buffer"},
+		{"beyond the ring", stream.Compatible, write(1<<24, 16, 16), syscall.ECONNRESET, ""},
+		{"over the end of the ring", stream.Compatible, func(p *rawPeer) error { return write(p.ring()-8, 5000, 5000)(p) }, syscall.ECONNRESET, ""},
+		{"entry that is empty", stream.Compatible, func(p *rawPeer) error {
+			return p.qp.PostSend(verbs.WriteImm(1, ib.Remote{Addr: p.them.SGLAddr + 16, RKey: p.them.SGLKey, Len: 16}, 0x80000008, p.mr.SGE(1<<15, 16), 0))
+		}, syscall.EPROTO, "empty or wraps"},
 		{"limit that runs backwards", stream.Compatible, func(p *rawPeer) error {
 			for _, l := range []uint32{0x80000100, 0x80000001} {
 				if err := p.qp.PostSend(verbs.SendImm(1, l, verbs.SGE{}, 0)); err != nil {
@@ -196,48 +226,158 @@ func TestC296_Misbehaving(t *testing.T) {
 				}
 			}
 			return nil
-		}},
-	} {
-		t.Run(x.mode.String()+"/"+x.name, func(t *testing.T) {
-			l := &rig{place: onFabric(t)}
-			ln := l.listen(t)
-			defer ln.Close()
-			s, c := l.connect(t, ln)
-			defer closeBoth(s, c)
-			p, err := dialRaw(t, l.place.client, ln.Addr().String(), x.mode, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			bad, err := ln.AcceptRDMA()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := x.do(p); err != nil && !errors.Is(err, syscall.ENOMEM) {
-				t.Fatal(err)
-			}
-			bad.SetDeadline(time.Now().Add(20 * time.Second))
-			total := 0
-			b := make([]byte, 1<<16)
-			for {
-				var n int
-				n, err = bad.Read(b)
-				total += n
-				if err != nil {
-					break
+		}, syscall.EPROTO, "limit of messages ran backwards"},
+		{"limit that jumps", stream.Compatible, func(p *rawPeer) error {
+			for _, l := range []uint32{0x80007000, 0x8000E000, 0x80000007} {
+				if err := p.qp.PostSend(verbs.SendImm(1, l, verbs.SGE{}, 0)); err != nil {
+					return err
 				}
 			}
-			var ne interface{ Timeout() bool }
-			if errors.As(err, &ne) && ne.Timeout() || total > 4096 {
-				t.Errorf("%d bytes, then %v", total, err)
-			}
-			t.Logf("%d bytes, then %v", total, err)
-			start := time.Now()
-			bad.Close()
-			if took := time.Since(start); took > 7*time.Second {
-				t.Errorf("Close took %v", took)
-			}
-			writes(t, s, []byte("unharmed"))
-			reads(t, c, []byte("unharmed"))
+			return nil
+		}, syscall.EPROTO, "more credits than sequence numbers"},
+	} {
+		t.Run(x.mode.String()+"/"+x.name, func(t *testing.T) {
+			besides(t, x.mode, nil, func(p *rawPeer, bad *rdma.Conn) {
+				if err := x.do(p); err != nil && !errors.Is(err, syscall.ENOMEM) {
+					t.Fatal(err)
+				}
+				bad.SetDeadline(time.Now().Add(20 * time.Second))
+				got, err := io.ReadAll(bad)
+				if !errors.Is(err, x.want) || !strings.Contains(err.Error(), x.says) || len(got) > 40 {
+					t.Errorf("%d bytes, then %v, want %v with %q", len(got), err, x.want, x.says)
+				}
+				if n, err := bad.Write([]byte("x")); n != 0 || !errors.Is(err, x.want) {
+					t.Errorf("Write: %d, %v", n, err)
+				}
+				start := time.Now()
+				if err := bad.Close(); err != nil {
+					t.Error(err)
+				}
+				if took := time.Since(start); took > 2*time.Second {
+					t.Errorf("Close took %v", took)
+				}
+			})
+		})
+	}
+}
+
+// ring is the length of what the peer's key opens: the buffers of the hello and the table.
+func (p *rawPeer) ring() uint64 {
+	return p.them.SGLAddr - p.them.BufAddr + uint64(stream.TableLen(int(p.them.SGLLen), p.them.IOMap))
+}
+
+// besides gives f a peer without manners and our end of its connection, and looks whether
+// another connection, and the listener, are unharmed.
+func besides(t *testing.T, mode stream.Mode, change func([]byte) []byte, f func(p *rawPeer, bad *rdma.Conn)) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &rig{place: onFabric(t)}
+		ln := l.listen(t)
+		defer ln.Close()
+		s, c := l.connect(t, ln)
+		defer closeBoth(s, c)
+		p, err := dialRaw(t, l.place.client, ln.Addr().String(), mode, change)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bad, err := ln.AcceptRDMA()
+		if err != nil {
+			t.Fatal(err)
+		}
+		f(p, bad)
+		for _, n := range []int{8, 3000} {
+			writes(t, s, pattern(n, n))
+			reads(t, c, pattern(n, n))
+			writes(t, c, pattern(n, 1))
+			reads(t, s, pattern(n, 1))
+		}
+		s2, c2 := l.connect(t, ln)
+		closeBoth(s2, c2)
+	})
+}
+
+// TestC296_Silent: a peer that never returns credits and never reads stops the writer, whose
+// deadline and Close are kept.
+func TestC296_Silent(t *testing.T) {
+	for _, mode := range []stream.Mode{stream.Compatible, stream.Verbena} {
+		t.Run(mode.String(), func(t *testing.T) {
+			besides(t, mode, nil, func(p *rawPeer, bad *rdma.Conn) {
+				bad.SetWriteDeadline(time.Now().Add(time.Second))
+				n, err := bad.Write(make([]byte, 2<<20))
+				if !errors.Is(err, os.ErrDeadlineExceeded) || n == 0 || n > 300<<10 {
+					t.Errorf("%d bytes, %v", n, err)
+				}
+				n, err = bad.Write(make([]byte, 10))
+				if n != 0 || !errors.Is(err, os.ErrDeadlineExceeded) {
+					t.Errorf("then %d bytes, %v", n, err)
+				}
+				start := time.Now()
+				if err := bad.Close(); err != nil {
+					t.Error(err)
+				}
+				if took := time.Since(start); took < 5*time.Second || took > 7*time.Second {
+					t.Errorf("Close took %v, with a Linger of 5 s", took)
+				}
+			})
+		})
+	}
+}
+
+// TestC296_CloseInTheMiddle: a peer that ends the connection without saying that its stream
+// ends: what it had sent, and then a reset, not an end of file.
+func TestC296_CloseInTheMiddle(t *testing.T) {
+	for _, mode := range []stream.Mode{stream.Compatible, stream.Verbena} {
+		t.Run(mode.String(), func(t *testing.T) {
+			besides(t, mode, nil, func(p *rawPeer, bad *rdma.Conn) {
+				copy(p.mr.Bytes(), "half")
+				wr := verbs.SendImm(1, 12, p.mr.SGE(0, 4), 0)
+				if mode == stream.Compatible {
+					wr = verbs.WriteImm(1, ib.Remote{Addr: p.them.BufAddr, RKey: p.them.BufKey, Len: 64}, 4, p.mr.SGE(0, 4), 0)
+				}
+				if err := p.qp.PostSend(wr); err != nil {
+					t.Fatal(err)
+				}
+				blocked := make(chan error, 1)
+				go func() {
+					_, err := bad.Write(make([]byte, 2<<20))
+					blocked <- err
+				}()
+				time.Sleep(time.Second)
+				p.cm.Close()
+				got, err := io.ReadAll(bad)
+				if string(got) != "half" || !errors.Is(err, rdma.ErrTruncated) || !errors.Is(err, syscall.ECONNRESET) {
+					t.Errorf("%q, %v", got, err)
+				}
+				isErr(t, "Write", <-blocked, syscall.ECONNRESET)
+				start := time.Now()
+				bad.Close()
+				if took := time.Since(start); took > 2*time.Second {
+					t.Errorf("Close took %v", took)
+				}
+			})
+		})
+	}
+}
+
+// TestC295_WrongKeys: a hello whose keys or addresses open nothing. It cannot be seen to be
+// wrong; the first write ends the connection.
+func TestC295_WrongKeys(t *testing.T) {
+	for name, change := range map[string]func([]byte) []byte{
+		"buffer key":     func(b []byte) []byte { b[32] ^= 0x55; return b },
+		"buffer address": func(b []byte) []byte { b[28] ^= 0x55; return b },
+		"table key":      func(b []byte) []byte { b[16] ^= 0x55; return b },
+	} {
+		t.Run(name, func(t *testing.T) {
+			besides(t, stream.Compatible, change, func(p *rawPeer, bad *rdma.Conn) {
+				bad.Write([]byte("to nowhere"))
+				bad.SetDeadline(time.Now().Add(20 * time.Second))
+				n, err := bad.Read(make([]byte, 1))
+				if n != 0 || !errors.Is(err, syscall.ECONNRESET) {
+					t.Errorf("%d, %v", n, err)
+				}
+				_, err = bad.Write([]byte("x"))
+				isErr(t, "Write", err, syscall.ECONNRESET)
+				bad.Close()
+			})
 		})
 	}
 }
