@@ -67,9 +67,12 @@ func (q *QP) receiveNAK(now time.Duration, s seq, syn wire.Syndrome) {
 	}
 	if q.acknowledge(now, s) {
 		// Responses of READs before it were lost. The peer gave them before the NAK, so
-		// asking again can do no harm.
-		q.lossReported(now)
-		return
+		// asking again can do no harm. But of a READ that has failed nothing more will come,
+		// as the peer is in the error state.
+		if st == ib.StatusSuccess || s >= q.sq.wqe(q.sq.head).end() {
+			q.lossReported(now)
+			return
+		}
 	}
 	if st != ib.StatusSuccess {
 		q.failSend(st, uint32(syn))

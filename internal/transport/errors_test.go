@@ -406,13 +406,25 @@ func TestMemoryVanishes(t *testing.T) {
 		n := len(x.b.out.Ends)
 		x.b.table.Remove(x.b.mr)
 		x.b.pump()
-		// The first packets are lost, the NAK is in their place and after.
+		// The first packets are lost. They will not come any more, as the peer is mute after
+		// its NAK, and the READ has failed without them.
 		x.b.wantAck(n, wire.NAKAccess)
 		x.deliver()
+		x.a.flights = nil // what it asked for beyond
 		x.b.wantEvent(ib.EventQPAccessErr)
-		x.settle()
-		x.a.wantDone(1, ib.StatusRetryExc) // the peer is mute after its NAK
+		x.a.wantDone(1, ib.StatusRemAccess)
 		x.a.wantBroken()
+	})
+	t.Run("read of before", func(t *testing.T) {
+		t.Parallel()
+		x := newScript(t, nil)
+		x.a.post(req{id: 1, op: ib.OpRead, sgl: []driver.SGE{x.a.sge(0, 8)}}, req{id: 2, op: ib.OpWrite, data: "x"})
+		x.a.flights = nil
+		// What is refused comes after a READ whose response was lost: that may come again.
+		x.a.forge(wire.Packet{Opcode: wire.RCAcknowledge, PSN: x.a.psn.Add(1), AETH: wire.AETH{Syndrome: wire.NAKAccess}})
+		x.a.wantState(ib.StateRTS)
+		x.a.wantPacket(wire.RCReadRequest, 0, "ack")
+		x.held, x.a.flights = nil, nil
 	})
 	t.Run("written to", func(t *testing.T) {
 		t.Parallel()
