@@ -94,8 +94,8 @@ func LocalInv(id uint64, k ib.RKey, f ib.SendFlags) SendWR {
 // SEND that tells the peer, come after it. A bound window must be invalidated, by LocalInv or
 // the peer's SendInv, before it is bound again. It panics like MR.SGE.
 //
-// A device may check less than was bound: Soft-RoCE of Linux 6.1 lets the peer reach all of
-// the region.
+// A device may check less than was bound: Linux's Soft-RoCE lets the peer reach all of the
+// region.
 func BindMW(id uint64, w *MW, m *MR, off, n int, a ib.Access, f ib.SendFlags) SendWR {
 	return SendWR{ID: id, Opcode: ib.OpBindMW, MW: w, Local: m.SGE(off, n), Rights: a, Flags: f}
 }
