@@ -192,7 +192,13 @@ func (p *proxy) open(ctx context.Context) (net.Listener, error) {
 	u := p.o.listen
 	if u.isRDMA() {
 		cfg := p.config()
-		cfg.Trace = &rdma.Trace{Refused: func(peer netip.AddrPort, err error) { p.complain("%v: not accepted: %v", peer, err) }}
+		cfg.Trace = &rdma.Trace{Refused: func(peer netip.AddrPort, err error) {
+			if !peer.IsValid() {
+				p.complain("%v; trying again", err)
+				return
+			}
+			p.complain("%v: not accepted: %v", peer, err)
+		}}
 		return (&rdma.ListenConfig{Config: cfg}).Listen(ctx, u.network, u.addr)
 	}
 	return (&net.ListenConfig{}).Listen(ctx, u.network, u.addr)
@@ -229,7 +235,7 @@ func (p *proxy) watch(c duplex) error {
 }
 
 // accept takes connections until the listener is closed. What passes, as the want of
-// descriptors, is waited out.
+// descriptors or of memory, is waited out; a listener of RDMA does so itself.
 func (p *proxy) accept(ctx context.Context, ln net.Listener) error {
 	var pause time.Duration
 	for {
@@ -239,8 +245,7 @@ func (p *proxy) accept(ctx context.Context, ln net.Listener) error {
 			p.begin(ctx, c.(duplex))
 			continue
 		}
-		var temporary interface{ Temporary() bool }
-		if errors.Is(err, net.ErrClosed) || !errors.As(err, &temporary) || !temporary.Temporary() {
+		if errors.Is(err, net.ErrClosed) || p.o.listen.isRDMA() {
 			return err
 		}
 		p.complain("%v; trying again", err)
