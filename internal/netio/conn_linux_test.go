@@ -195,37 +195,30 @@ func TestOrder(t *testing.T) {
 // calls and one costs no look for a second.
 func TestReadGrows(t *testing.T) {
 	t.Parallel()
-	a, b := open(t, loopbacks[0], everything), open(t, loopbacks[0], everything)
+	b := open(t, loopbacks[0], everything)
+	there := 0
 	var asked []int
-	b.try.recv = func(fd uintptr, h []unix.Mmsghdr) (int, syscall.Errno) {
+	b.try.recv = func(_ uintptr, h []unix.Mmsghdr) (int, syscall.Errno) {
 		asked = append(asked, len(h))
-		return unix.Recvmmsg(fd, h)
+		n := min(len(h), there)
+		if n == 0 {
+			return -1, syscall.EAGAIN
+		}
+		there -= n
+		for i := range n {
+			h[i].Len = 10
+		}
+		return n, 0
 	}
 	in := room(16, 100)
 	for range 2 {
-		asked = nil
-		out := make([]Message, 20)
-		for i := range out {
-			out[i] = Message{Buf: pattern(10, byte(i)), Addr: b.LocalAddr()}
-		}
-		if n, err := a.Write(out); n != 20 || err != nil {
-			t.Fatal(n, err)
-		}
+		asked, there = nil, 20
 		total := 0
-		for {
-			n, err := b.TryRead(in)
-			if err != nil {
+		for n := 1; n > 0; total += n {
+			var err error
+			if n, err = b.TryRead(in); err != nil {
 				t.Fatal(err)
 			}
-			if n == 0 {
-				break
-			}
-			for i := range n {
-				if !bytes.Equal(in[i].Buf, out[total+i].Buf) {
-					t.Error("another order")
-				}
-			}
-			total += n
 		}
 		if want := []int{1, 2, 4, 8, 16, 5}; total != 20 || !slices.Equal(asked, want) {
 			t.Errorf("%d messages with %v, want %v", total, asked, want)
