@@ -178,7 +178,7 @@ func TestReusedDescriptor(t *testing.T) {
 				w := get[*event.Watch](t)(l.File(fd, event.Readable, func(event.Mask) { t.Error("called for another file") }))
 				w.OnError(func(err error) { failed = append(failed, err) })
 				replace(t, fd)
-				for end := time.Now().Add(10 * time.Second); len(failed) == 0 && time.Now().Before(end); {
+				for end := time.Now().Add(patience); len(failed) == 0 && time.Now().Before(end); {
 					l.Do(func() {})
 					_, err := l.Turn(time.Millisecond)
 					must(t, err)
@@ -268,7 +268,7 @@ func TestClosedDescriptor(t *testing.T) {
 			get[*event.Watch](t)(l.File(fd, event.Readable, func(event.Mask) { t.Error("called") }))
 			must(t, unix.Close(fd))
 			var err error
-			for end := time.Now().Add(10 * time.Second); err == nil && time.Now().Before(end); {
+			for end := time.Now().Add(patience); err == nil && time.Now().Before(end); {
 				l.Do(func() {})
 				_, err = l.Turn(time.Millisecond)
 			}

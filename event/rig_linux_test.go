@@ -19,6 +19,10 @@ import (
 // backends are what every test of behaviour runs on.
 var backends = []event.Backend{event.Epoll, event.Poll, event.Select}
 
+// patience is for what must come: it takes its time on a busy machine, and whole sessions are
+// waited for.
+const patience = 2 * time.Minute
+
 // each runs a test on all backends.
 func each(t *testing.T, f func(t *testing.T, b event.Backend)) {
 	t.Helper()
@@ -78,7 +82,7 @@ func turn(t testing.TB, l *event.Loop, want int) {
 // lost, as a turn does not look at sources that say nothing.
 func until(t testing.TB, l *event.Loop, what string, cond func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !cond(); {
+	for end := time.Now().Add(patience); !cond(); {
 		_, err := l.Turn(20 * time.Millisecond)
 		must(t, err)
 		if time.Now().After(end) {
@@ -265,7 +269,7 @@ func arrive[T any](t testing.TB, c <-chan T, what string) (v T) {
 	t.Helper()
 	select {
 	case v = <-c:
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		t.Fatalf("%s did not come", what)
 	}
 	return v
@@ -288,7 +292,7 @@ func (r *recorder) add(format string, args ...any) {
 // waitFor waits for what other goroutines do.
 func waitFor(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !cond(); {
+	for end := time.Now().Add(patience); !cond(); {
 		if time.Now().After(end) {
 			t.Fatalf("did not come: %s", what)
 		}

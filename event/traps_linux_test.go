@@ -28,7 +28,7 @@ func turned(t testing.TB, l *event.Loop, want int, what string) {
 		if n != want {
 			t.Errorf("%s: %d calls, want %d", what, n, want)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		l.Stop()
 		t.Fatalf("the turn did not end: %s", what)
 	}

@@ -173,7 +173,7 @@ func eventQueues(t *testing.T, p verbs.Provider, b event.Backend) {
 	}
 	until := func(what string, cond func() bool) {
 		t.Helper()
-		for late := time.Now().Add(30 * time.Second); !cond(); {
+		for late := time.Now().Add(time.Minute); !cond(); {
 			_, err := l.Turn(time.Second)
 			ok(err)
 			if time.Now().After(late) {
