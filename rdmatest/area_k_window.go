@@ -14,6 +14,7 @@ func areaWindows() []check {
 		{"C-175_BindsThatFail", 0, bindsThatFail},
 		{"C-176_Invalidation", 0, invalidation},
 		{"C-176_KeyOfCompletion", 0, keyOfCompletion},
+		{"C-176_OneList", 0, bindsInOneList},
 		{"C-177_NoWindow", 0, invalidateNoWindow},
 		{"C-178_OtherQueuePair", 0, windowOfOtherPair},
 		{"C-180_ZeroBased", 0, zeroBasedWindow},
@@ -181,6 +182,34 @@ func keyOfCompletion(t *tb) {
 	if wc := x.b.got(3, ib.StatusSuccess); wc.Flags&ib.WithInv == 0 || wc.InvRKey != k {
 		t.Errorf("the receive says %v, key %v; want key %v", wc.Flags, wc.InvRKey, k)
 	}
+}
+
+// Binds and invalidations of one window may be posted together, among other requests.
+func bindsInOneList(t *tb) {
+	x := t.windowed(ib.RemoteWrite)
+	k := x.w.RKey()
+	x.a.recv(1, 0, 64)
+	n, err := x.b.qp.PostSendList([]verbs.SendWR{
+		verbs.LocalInv(1, k, ib.Signaled),
+		verbs.BindMW(2, x.w, x.mr, 0, 64, ib.RemoteRead, ib.Signaled),
+		verbs.LocalInv(3, k.Next(), ib.Signaled),
+		verbs.BindMW(4, x.w, x.mr, windowAt, windowSize, ib.RemoteWrite, ib.Signaled),
+		verbs.Send(5, x.b.sge(0, 8), ib.Signaled), // as if it told the peer
+	})
+	if n != 5 || err != nil {
+		t.Fatalf("posted %d of 5: %v", n, err)
+	}
+	for id := range uint64(5) {
+		x.b.sent(1+id, ib.StatusSuccess)
+	}
+	x.a.got(1, ib.StatusSuccess)
+	if want := k.Next().Next(); x.w.RKey() != want {
+		t.Errorf("key %v, want %v", x.w.RKey(), want)
+	}
+	x.a.fill(0, 8, 0x33)
+	x.a.send(verbs.Write(6, x.w.Remote().Slice(0, 8), x.a.sge(0, 8), ib.Signaled))
+	x.a.sent(6, ib.StatusSuccess)
+	t.same(x.mr.Bytes()[windowAt:windowAt+8], pattern(8, 0x33), "a write through the last bind")
 }
 
 // A key that is no window's cannot be invalidated by the peer: the message arrives, the
