@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	rdma "github.com/verbena-rdma/verbena"
+	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // addressesEnv has tests use a kernel's device: it names the addresses of the server's end
@@ -36,7 +37,16 @@ func onKernel(t testing.TB) *place {
 		t.Fatal(err)
 	}
 	address := netip.AddrPortFrom(s, 0).String()
-	openKernel.Do(func() { // devices stay open: no test has leaked them
+	openKernel.Do(func() { // they stay open: no test has leaked them
+		all, err := verbs.Devices(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range all {
+			if _, err := verbs.Open(p, d.Name); err != nil {
+				t.Fatal(err)
+			}
+		}
 		l, err := (&rdma.ListenConfig{Config: &rdma.Config{Provider: p}}).Listen(t.Context(), "rdma", address)
 		if err != nil {
 			t.Fatal(err)

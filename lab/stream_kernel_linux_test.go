@@ -14,7 +14,7 @@ import (
 // rootTests are those that need nothing but a device.
 const rootTests = "^(TestC262_Nettest|TestC263_Zero|TestC265_CloseWrite|TestC267_PeerCloses|TestC272_DeadlineRace" +
 	"|TestC276_BothWriteFirst|TestC278_ManySizes|TestC286_Addresses|TestC287_Gathers|TestC288_Concurrent|TestC288_Contiguous" +
-	"|TestC290_LingerLong|TestC292_EarlyData|TestC297_ListenerWrites|TestC299_TLS|TestC299_RPC|TestC303_Everything)$"
+	"|TestC290_LingerLong|TestC297_ListenerWrites|TestC299_RPC|TestC303_Everything)$"
 
 // onKernelDevices runs tests of the root package between two addresses of the guest.
 func onKernelDevices(t *testing.T, guest *place, server, client, tests string) {
