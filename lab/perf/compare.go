@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -31,7 +32,7 @@ const count = 300
 
 // compare measures every pair once a round, so that whatever disturbs the machine disturbs
 // both, and prints the median of the ratios and their range.
-func compare(rounds int) error {
+func compare(rounds int, only string) error {
 	kernel := "VERBENA_PROVIDER=kernel"
 	us := func(test string, size, n int, events bool) func() (float64, error) {
 		return func() (float64, error) {
@@ -56,6 +57,24 @@ func compare(rounds int) error {
 			},
 			theirs: us(writeBW, 65536, count, true)},
 	}
+	sockets := func(network string, o options) func() (float64, error) {
+		return func() (float64, error) {
+			o.network = network
+			return ourPair(nil, kernel, guestAddr, o)
+		}
+	}
+	lat := options{test: sockLat, size: 64, n: count, depth: 1}
+	asleep := lat
+	asleep.events = true
+	bulk := options{test: sockBW, size: 65536, n: 3, depth: 100, events: true}
+	all = append(all,
+		&comparison{name: "64-byte stream, adaptive : rstream, µs", target: "≤ 0.95", ours: sockets("rdma", lat), theirs: rstream(lat)},
+		&comparison{name: "64-byte stream, asleep : rstream -T b, µs", target: "≤ 0.95", ours: sockets("rdma", asleep), theirs: rstream(asleep, "-T", "b")},
+		&comparison{name: "64 KiB stream : rstream, MiB/s", target: "≥ 1.1", ours: sockets("rdma", bulk), theirs: rstream(bulk)},
+		&comparison{name: "64-byte stream : TCP on the same interface, µs", target: "stated", ours: sockets("rdma", asleep), theirs: sockets("tcp", asleep)},
+		&comparison{name: "64 KiB stream : TCP on the same interface, MiB/s", target: "stated", ours: sockets("rdma", bulk), theirs: sockets("tcp", bulk)},
+	)
+	all = slices.DeleteFunc(all, func(c *comparison) bool { return !strings.Contains(c.name, only) })
 	if out, err := exec.Command("sh", "-c", "ip netns add perf && ip -n perf link set lo up").CombinedOutput(); err != nil {
 		return fmt.Errorf("network namespace: %w: %s", err, out)
 	}
@@ -117,7 +136,7 @@ func ourPair(wrap []string, env, addr string, o options) (float64, error) {
 	at := addr + ":18600"
 	start := func(role string) (*exec.Cmd, io.ReadCloser, error) {
 		args := append(append([]string{}, wrap...), self, role, at, "-test", o.test, "-size", strconv.Itoa(o.size), "-n", strconv.Itoa(o.n),
-			"-depth", strconv.Itoa(o.depth), "-events="+strconv.FormatBool(o.events))
+			"-depth", strconv.Itoa(o.depth), "-events="+strconv.FormatBool(o.events), "-network", cmp.Or(o.network, "rdma"))
 		cmd := exec.Command(args[0], args[1:]...)
 		cmd.Env = append(os.Environ(), env)
 		cmd.Stderr = os.Stderr

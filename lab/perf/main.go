@@ -1,10 +1,10 @@
 // Command perf measures verbs between two processes in the way of perftest (ib_send_lat,
-// ib_send_bw, ib_write_bw, ib_read_bw), and compares itself with perftest in one boot of
-// one guest of the lab. lab/perf/run does all of it.
+// ib_send_bw, ib_write_bw, ib_read_bw), and sockets in the way of rstream, and compares
+// itself with those in one boot of one guest of the lab. lab/perf/run does all of it.
 //
 //	perf -serve ADDR:PORT -test TEST [-flags]     one end, which serves one connection
 //	perf -connect ADDR:PORT -test TEST [-flags]   the other, which prints one number
-//	perf -compare [-rounds N]                     everything, in turns, and a table
+//	perf -compare [-rounds N] [-only TEXT]        everything, in turns, and a table
 //
 // VERBENA_PROVIDER says whose devices are measured.
 package main
@@ -24,11 +24,12 @@ import (
 
 // options of one measurement; both ends have the same.
 type options struct {
-	test   string
-	size   int
-	n      int
-	depth  int // of the send queue
-	events bool
+	test    string
+	size    int
+	n       int
+	depth   int // of the send queue; of sockets, messages in a row
+	events  bool
+	network string // of sockets: rdma or tcp
 }
 
 // Tests, named as those of perftest.
@@ -53,9 +54,11 @@ func main() {
 	var o options
 	serve := flag.String("serve", "", "serve one connection on `ADDR`")
 	connect := flag.String("connect", "", "connect to `ADDR`, and print the number")
-	all := flag.Bool("compare", false, "measure everything, against perftest")
+	all := flag.Bool("compare", false, "measure everything, against perftest, rstream and TCP")
+	only := flag.String("only", "", "with -compare: the rows whose name has `TEXT`")
 	rounds := flag.Int("rounds", 7, "with -compare: how often")
-	flag.StringVar(&o.test, "test", sendLat, "send_lat, send_bw, write_bw or read_bw")
+	flag.StringVar(&o.test, "test", sendLat, "send_lat, send_bw, write_bw, read_bw, socket_lat or socket_bw")
+	flag.StringVar(&o.network, "network", "rdma", "of the sockets, rdma or tcp")
 	flag.IntVar(&o.size, "size", 2, "bytes of a message")
 	flag.IntVar(&o.n, "n", 1000, "messages")
 	flag.IntVar(&o.depth, "depth", 128, "requests outstanding")
@@ -66,7 +69,11 @@ func main() {
 	var err error
 	switch {
 	case *all:
-		err = compare(*rounds)
+		err = compare(*rounds, *only)
+	case *serve != "" && (o.test == sockLat || o.test == sockBW):
+		err = serveSocket(ctx, *serve, &o)
+	case *connect != "" && (o.test == sockLat || o.test == sockBW):
+		err = connectSocket(ctx, *connect, &o)
 	case *serve != "":
 		err = runServer(ctx, *serve, &o)
 	case *connect != "":
