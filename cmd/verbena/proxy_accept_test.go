@@ -32,7 +32,7 @@ func TestProxyAcceptErrors(t *testing.T) {
 			var out strings.Builder
 			p := newProxy(&proxyOptions{listen: endpointURL{network, ":1"}, max: 1}, &out)
 			ln := &failingListener{errs: []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM, syscall.EPERM, errors.New("odd"), net.ErrClosed}}
-			last := error(net.ErrClosed)
+			last := net.ErrClosed
 			if network == "rdma" {
 				last = verbs.ErrDeviceGone
 				ln.errs = []error{last}
