@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -111,16 +112,24 @@ func TestObstaclesRDMA(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer c.Close()
 		s, err := l.Accept()
 		if err != nil {
+			c.Close()
 			t.Fatal(err)
 		}
-		defer func() { go s.Close() }()
+		defer closeBoth(c, s)
 		if !slices.Equal(told, obstacles) {
 			t.Errorf("told of %v", told)
 		}
 	})
+}
+
+// closeBoth closes the two ends of a connection, as each waits for the other.
+func closeBoth(a, b net.Conn) {
+	var done sync.WaitGroup
+	done.Go(func() { b.Close() })
+	a.Close()
+	done.Wait()
 }
 
 // TestObstaclesTCP: the same of the other half.
@@ -185,8 +194,7 @@ func TestObstaclePauses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		go s.Close()
-		c.Close()
+		closeBoth(c, s)
 		l.Close()
 		synctest.Wait() // and nobody is left: the bubble would not end
 	})
