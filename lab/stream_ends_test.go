@@ -110,7 +110,15 @@ type meeting struct {
 // must come to a good end.
 func (m *meeting) meet(t *testing.T, port string, f func(ctx context.Context, c *rdma.Conn) error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), streamLimit)
+	if err := m.attempt(t, port, f, streamLimit); err != nil {
+		t.Error(err)
+	}
+}
+
+// attempt is meet in a time, and gives what was wrong.
+func (m *meeting) attempt(t *testing.T, port string, f func(ctx context.Context, c *rdma.Conn) error, limit time.Duration) error {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), limit+10*time.Second)
 	defer cancel()
 	var x *program
 	var c *rdma.Conn
@@ -119,7 +127,7 @@ func (m *meeting) meet(t *testing.T, port string, f func(ctx context.Context, c 
 		c = m.ours.dial(ctx, t, x, net.JoinHostPort(m.of(m.theirs), port), m.cfg)
 	} else {
 		l := m.ours.listen(t, net.JoinHostPort(m.of(m.ours.at), port), m.cfg)
-		l.SetDeadline(time.Now().Add(streamLimit))
+		l.SetDeadline(time.Now().Add(limit))
 		x = m.theirs.start(ctx, t, m.args(m.of(m.ours.at))...)
 		var err error
 		if c, err = l.AcceptRDMA(); err != nil {
@@ -132,7 +140,7 @@ func (m *meeting) meet(t *testing.T, port string, f func(ctx context.Context, c 
 	if tr := c.Transport(); tr.Kind != "rdma" || tr.Peer != "rsockets 1" {
 		t.Errorf("transport %+v", tr)
 	}
-	c.SetDeadline(time.Now().Add(streamLimit))
+	c.SetDeadline(time.Now().Add(limit))
 	err := f(ctx, c)
 	if e := c.Close(); e != nil && err == nil {
 		err = fmt.Errorf("close: %w", e)
@@ -155,8 +163,9 @@ func (m *meeting) meet(t *testing.T, port string, f func(ctx context.Context, c 
 		e = m.ok(out)
 	}
 	if err != nil || e != nil {
-		t.Errorf("our side: %v; %+v; %s: %v\n%s", err, c.Stats(), x.name, e, out)
+		return errors.Join(err, fmt.Errorf("our side: %+v; %s: %v\n%s", c.Stats(), x.name, e, out))
 	}
+	return nil
 }
 
 // grace is how long a program may go on when our side has failed.
@@ -164,7 +173,7 @@ func grace(err error) <-chan time.Time {
 	if err == nil {
 		return nil
 	}
-	return time.After(3 * time.Second)
+	return time.After(10 * time.Second)
 }
 
 // withDefaults gives the arguments of a program that finds other defaults of rsockets than
