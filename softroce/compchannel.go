@@ -133,6 +133,9 @@ func (ch *compChannel) Wait(ctx context.Context) error {
 			ch.leader.mu.Unlock()
 		}
 	}
+	if e := ch.leader.from.Load(); e != nil && e.role.conn != nil && e.role.claim() {
+		e.handBack() // whoever left it vacant is among those that wait: nobody would read
+	}
 	return ch.notifier.wait(ctx)
 }
 
