@@ -93,3 +93,38 @@ func TestSleepRefused(t *testing.T) {
 	e.cq.Rouse()
 	<-got
 }
+
+// Who waits beside another finds the role vacant, and gives it to the endpoint's goroutine:
+// each of two that wait could else take the other for the reader until the grace is over.
+func TestVacantRoleOfTwo(t *testing.T) {
+	t.Parallel()
+	e := echoed(t)
+	ep, err := e.p.dev.endpoint(e.addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for range 50 {
+		ep.role.grace.Store(int64(time.Hour)) // it is not the grace that ends this
+		pingPong(t, e, 1)
+		if ep.role.state.Load() == roleVacant {
+			break
+		}
+	}
+	e.p.dev.waiting.Add(1) // the other
+	defer e.p.dev.waiting.Add(-1)
+	if err := e.cq.Arm(false); err != nil {
+		t.Fatal(err)
+	}
+	got := make(chan error, 1)
+	go func() { got <- e.ch.Wait(ctx) }()
+	for end := time.Now().Add(10 * time.Second); ep.role.state.Load() != roleTaken; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Error("nobody reads the socket")
+			break
+		}
+	}
+	cancel()
+	<-got
+}
