@@ -158,6 +158,7 @@ func (p *faultyPD) RegMR(b []byte, iova uint64, a ib.Access) (driver.MR, error) 
 		return nil, err
 	}
 	mr, err := p.PD.RegMR(b, iova, a)
+	p.f.note("region %v", a)
 	if err == nil && a&ib.RemoteWrite != 0 {
 		_, key := mr.Keys()
 		p.f.note("expose %v", key)
@@ -201,6 +202,9 @@ type faultyQP struct {
 func (q *faultyQP) Modify(a *driver.QPAttr, m ib.QPAttrMask) error {
 	if err := q.f.call("modify qp"); err != nil {
 		return err
+	}
+	if m&ib.AttrAccess != 0 {
+		q.f.note("access %v", a.Access)
 	}
 	return q.QP.Modify(a, m)
 }

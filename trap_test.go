@@ -15,6 +15,7 @@ import (
 	"time"
 
 	rdma "github.com/verbena-rdma/verbena"
+	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/rdmatest"
 )
 
@@ -209,6 +210,50 @@ func TestTrap17_LiveBeforeAndAfter(t *testing.T) {
 			first := log[exposed]
 			if took := slices.Index(log, "hide"+strings.TrimPrefix(first, "expose")); took < gone {
 				t.Errorf("%s: the ring of the hello is gone at %d, the queue pair at %d: %q", leaves, took, gone, log)
+			}
+		}
+	})
+}
+
+// TestC332_LeastPrivilege: of a stream's memory a peer may write its ring and nothing else, and
+// may read none; and its queue pair lets it do no more.
+func TestC332_LeastPrivilege(t *testing.T) {
+	each(t, func(t *testing.T, l *rig) {
+		var sides [2]faults
+		l.place.server, l.place.client = &faulty{l.place.server, &sides[0]}, &faulty{l.place.client, &sides[1]}
+		s, c := l.pair(t)
+		defer closeBoth(s, c)
+		go func() {
+			c.Write(make([]byte, 5<<20))
+			c.CloseWrite()
+		}()
+		if n, err := io.Copy(io.Discard, s); n != 5<<20 || err != nil {
+			t.Fatal(n, err)
+		}
+		for i, leaves := range []string{"accept", "connect"} {
+			f := &sides[i]
+			f.mu.Lock()
+			log := slices.Clone(f.log)
+			f.mu.Unlock()
+			regions, rings, last := 0, 0, ""
+			for _, x := range log {
+				switch what, access, _ := strings.Cut(x, " "); {
+				case what == "region" && access == ib.LocalWrite.String():
+					regions++
+				case what == "region" && access == (ib.LocalWrite|ib.RemoteWrite).String():
+					rings++
+				case what == "region":
+					t.Errorf("%s: a region with %s", leaves, access)
+				case what == "access":
+					last = access
+				}
+			}
+			// Who dials does not know what the peer is, so it has a ring for either.
+			if want := l.client.Compatible || leaves == "connect"; regions == 0 || rings > 0 != want {
+				t.Errorf("%s: %d regions of its own, %d rings, want some and %v: %q", leaves, regions, rings, want, log)
+			}
+			if last != ib.RemoteWrite.String() {
+				t.Errorf("%s: the queue pair has %q, want only RemoteWrite: %q", leaves, last, log)
 			}
 		}
 	})
