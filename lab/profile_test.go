@@ -21,6 +21,7 @@ var allKernels = map[string]string{
 	"C-131_RNRForEver":              "rxe lets the transport timer run while it waits for the peer's receive",
 	"C-154_OwnQKey":                 "rxe does not know that a Q_Key with the top bit stands for the sender's own",
 	"C-155_SmallReceive":            "rxe 6.1: LOC_QP_OP_ERR and the queue pair fails, 6.12: no completion, where the standard has LOC_LEN_ERR alone",
+	"C-172_ShortReceive":            "rxe: as in C-119",
 	"C-174_WindowBounds":            "rxe checks an access through a window against the bounds of the region",
 	"C-176_KeyOfCompletion":         "rxe gives the flag of an invalidated key the number that it has inside the kernel",
 	"C-185_QueuePairEvents":         "rxe raises no event of a queue pair but SQ_DRAINED",

@@ -1,6 +1,9 @@
 package rdmatest
 
 import (
+	"net"
+	"syscall"
+
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -10,8 +13,11 @@ func areaSRQ() []check {
 	return []check{
 		{"C-166_FullAndEmpty", 0, srqFullAndEmpty},
 		{"C-167_Limit", 0, srqLimit},
+		{"C-169_BadLimits", 0, srqBadLimits},
+		{"C-170_InUse", 0, srqInUse},
 		{"C-171_NotFlushed", 0, srqNotFlushed},
 		{"C-171_LastWQE", 0, srqLastWQE},
+		{"C-172_ShortReceive", 0, srqShortReceive},
 	}
 }
 
@@ -102,4 +108,57 @@ func srqLastWQE(t *tb) {
 	b.share(1, 0, 64)
 	b.fail()
 	t.wantQPEvent(t.b, b.qp, ib.EventQPLastWQEReached)
+}
+
+func srqBadLimits(t *tb) {
+	_, b := t.shared(16)
+	_, before, err := b.srq.Query()
+	t.ok(err, "query the shared queue")
+	for _, n := range []int{-1, 17, 1 << 30} {
+		t.isErr(b.srq.SetLimit(n), syscall.EINVAL, "a limit of %d", n)
+		_, err := b.pd.CreateSRQ(verbs.SRQConfig{MaxWR: 16, Limit: n})
+		t.isErr(err, syscall.EINVAL, "a queue with a limit of %d", n)
+	}
+	_, after, err := b.srq.Query()
+	t.ok(err, "query the shared queue")
+	if after != before {
+		t.Errorf("limit %d, it was %d", after, before)
+	}
+}
+
+// A shared queue that is closed while a queue pair uses it goes with that; until then it
+// works. One of another domain is refused.
+func srqInUse(t *tb) {
+	a, b := t.shared(4)
+	cfg := b.qp.Config()
+	_, err := t.pd(t.b).CreateQP(cfg)
+	t.isErr(err, verbs.ErrPDMismatch, "a queue pair of another domain")
+
+	b.share(1, 0, 64)
+	t.closed(b.srq, "shared queue with a queue pair")
+	t.isErr(b.srq.PostRecv(verbs.Recv(2, b.sge(0, 64))), net.ErrClosed, "a receive of a closed queue")
+	_, err = b.pd.CreateQP(cfg)
+	t.isErr(err, net.ErrClosed, "another queue pair of a closed queue")
+	a.send(verbs.Send(1, a.sge(0, 8), ib.Signaled))
+	a.sent(1, ib.StatusSuccess)
+	b.got(1, ib.StatusSuccess)
+}
+
+// Of two queue pairs the one that took a receive that is too short fails, and the other goes on.
+func srqShortReceive(t *tb) {
+	a, b := t.shared(8)
+	a2, b2 := t.sibling(a), t.sibling(b)
+	t.join(a2, b2)
+
+	b.share(1, 0, 8)
+	a.send(verbs.Send(1, a.sge(0, 64), ib.Signaled))
+	b.got(1, ib.StatusLocLen)
+	a.sent(1, ib.StatusRemInvReq)
+	a.state(ib.StateError)
+	b.state(ib.StateError)
+
+	b2.share(2, 0, 64)
+	a2.send(verbs.Send(2, a2.sge(0, 64), ib.Signaled))
+	a2.sent(2, ib.StatusSuccess)
+	b2.got(2, ib.StatusSuccess)
 }
