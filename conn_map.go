@@ -15,7 +15,8 @@ import (
 type mapping struct {
 	mr     *verbs.MR // nil: the index is free
 	offset int64
-	going  bool // Unmap waits for the peer
+	asked  bool // Unmap was called: the peer is asked to give it back
+	going  bool // and has not answered yet
 }
 
 // ErrNoMap is in the error of MapWrite if the peer offers nothing at that offset.
@@ -28,7 +29,10 @@ var ErrNoMap error = stream.ErrNoMap
 // be at a time is the peer's choice (Config.Maps); then, and if the offsets overlap
 // another map, the error wraps syscall.ENOBUFS or syscall.EINVAL.
 //
-// Nothing tells when the peer has written: send a message behind the data.
+// Map does not wait. The memory stays the caller's, who may read and write it at any time,
+// at the risk of meeting the peer there, and keeps the MR open until Unmap or Close has
+// returned. Nothing tells when the peer has written: send a message behind the data. Over
+// TCP the errors of Map, MapWrite and Unmap wrap errors.ErrUnsupported.
 func (c *Conn) Map(mr *verbs.MR, offset int64) (int64, error) {
 	if c.tcp != nil {
 		return 0, errNoMaps
@@ -89,8 +93,11 @@ func (c *Conn) mapLocal(mr *verbs.MR, offset int64) (int64, error) {
 // Unmap takes a map back. When it returns a peer that is a Verbena writes there no more. A
 // C program may do so as long as the connection or the registration lives (its protocol
 // has no word for it): close the MR, and a peer that still writes loses the connection.
-// After Close nobody writes there, whatever was mapped, and the error wraps net.ErrClosed;
-// that of memory that is not mapped wraps syscall.EINVAL.
+//
+// It waits for the answer of the peer's library, no longer than until the write deadline, and
+// behind a Write that is in progress. If the deadline passes the memory is still mapped, and
+// Unmap can be called again. After Close nobody writes there, whatever was mapped, and the
+// error wraps net.ErrClosed; that of memory that is not mapped wraps syscall.EINVAL.
 func (c *Conn) Unmap(mr *verbs.MR) error {
 	if c.tcp != nil {
 		return errNoMaps
@@ -111,11 +118,11 @@ func (c *Conn) Unmap(mr *verbs.MR) error {
 }
 
 func (c *Conn) unmap(i int) error {
-	if !c.over {
+	if !c.over && !c.maps[i].asked {
 		if err := c.e.UnmapLocal(i); err != nil {
 			return &errnoError{errno: syscall.EINVAL, cause: err}
 		}
-		c.maps[i].going = true
+		c.maps[i].asked, c.maps[i].going = true, true
 		c.settle(nil)
 	}
 	for c.maps[i].going && !c.over && !c.e.PeerClosed() { // who has closed writes no more, and gives no answer
@@ -145,9 +152,10 @@ func (c *Conn) unmapped() {
 }
 
 // MapWrite writes p to the memory that the peer has mapped at offset (riowrite), and waits
-// until it is in this connection's memory, as Write does. What Write sends later arrives
-// later. If the peer has no map there, or it ends before p does, the error wraps ErrNoMap,
-// and n says how much was taken.
+// until it is in this connection's memory, as Write does, and no longer than until the write
+// deadline; p is the caller's again then. What Write sends later arrives later. If the peer
+// has no map there, or it ends before p does, the error wraps ErrNoMap, and n says how much
+// was taken. It does not allocate.
 func (c *Conn) MapWrite(p []byte, offset int64) (n int, err error) {
 	if c.tcp != nil {
 		return 0, errNoMaps

@@ -3,9 +3,11 @@ package rdma_test
 import (
 	"bytes"
 	"errors"
+	"os"
 	"syscall"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	rdma "github.com/verbena-rdma/verbena"
 	"github.com/verbena-rdma/verbena/ib"
@@ -73,5 +75,44 @@ func TestC297_Maps(t *testing.T) {
 		if off, err := s.Map(mr, -1); err != nil || off != 0 {
 			t.Error("again:", off, err)
 		}
+	})
+}
+
+// TestC297_UnmapAgain: an Unmap that the write deadline ended can be called again, while the
+// peer's answer is missing and after it has come; then the memory can be mapped anew.
+func TestC297_UnmapAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &rig{place: onFabric(t), client: rdma.Config{Maps: 1}}
+		s, c := l.pair(t)
+		defer closeBoth(s, c)
+		mr, err := s.PD().Alloc(4096, ib.LocalWrite|ib.RemoteWrite)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer mr.Close()
+		for _, late := range []bool{false, true} {
+			if _, err := s.Map(mr, 0); err != nil {
+				t.Fatal(err)
+			}
+			writes(t, s, []byte("mapped"))
+			reads(t, c, []byte("mapped"))
+			time.Sleep(time.Second)
+			heal := l.fabric.Cut(serverAddr, clientAddr)
+			for range 2 {
+				s.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
+				isErr(t, "Unmap without an answer", s.Unmap(mr), os.ErrDeadlineExceeded)
+			}
+			heal()
+			if late {
+				time.Sleep(10 * time.Second)
+			}
+			s.SetWriteDeadline(time.Time{})
+			if err := s.Unmap(mr); err != nil {
+				t.Error("again:", err)
+			}
+			_, err := c.MapWrite([]byte("x"), 0)
+			isErr(t, "after Unmap", err, rdma.ErrNoMap)
+		}
+		isErr(t, "Unmap of nothing", s.Unmap(mr), syscall.EINVAL)
 	})
 }
