@@ -11,7 +11,8 @@ import (
 )
 
 // TestC262_Nettest is the test of package net's connections: on a real loopback, over a
-// network in memory, and over one that loses every hundredth packet, in both protocols.
+// network in memory, by IPv4 and by IPv6, and over one that loses every hundredth packet, in
+// both protocols.
 func TestC262_Nettest(t *testing.T) {
 	type somewhere struct {
 		name  string
@@ -20,6 +21,7 @@ func TestC262_Nettest(t *testing.T) {
 	places := []somewhere{
 		{"loopback", onLoopback},
 		{"fabric", onFabric},
+		{"ipv6", func(t testing.TB) *place { return onFabric6(t, "fd00::1", "fd00::2") }},
 		{"loss", func(t testing.TB) *place {
 			p := onFabric(t)
 			p.fabric.Loss(serverAddr, clientAddr, 0.01)

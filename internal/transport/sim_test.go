@@ -21,7 +21,7 @@ var (
 	simSeed  = flag.Uint64("sim.seed", 0, "run this one seed only, with a log")
 )
 
-// TestSimulation (C-310) lets random requests run over a random network in virtual
+// TestC310_Simulation (C-310) lets random requests run over a random network in virtual
 // time. Whatever is lost, repeated, late or out of order:
 //
 //   - each SEND and each WRITE with immediate completes one receive, in order, with its
@@ -35,7 +35,7 @@ var (
 // In some runs a queue pair is closed, a region is removed, or a limit is small, so that
 // requests fail: then what completed successfully must have happened, and the rest must
 // complete too.
-func TestSimulation(t *testing.T) {
+func TestC310_Simulation(t *testing.T) {
 	t.Parallel()
 	if *simSeed != 0 {
 		if err := simulate(*simSeed, true); err != nil {
@@ -61,7 +61,7 @@ func TestSimulation(t *testing.T) {
 					return
 				}
 				if err := simulate(seed, false, &total); err != nil {
-					t.Errorf("seed %d: %v\nreplay: go test ./internal/transport -run TestSimulation -sim.seed=%d", seed, err, seed)
+					t.Errorf("seed %d: %v\nreplay: go test ./internal/transport -run TestC310_Simulation -sim.seed=%d", seed, err, seed)
 				}
 			}
 		})

@@ -1,0 +1,241 @@
+package rdma_test
+
+import (
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	rdma "github.com/verbena-rdma/verbena"
+)
+
+// TestC267_PeerCloses: what it wrote, the end, and then nothing can be written.
+func TestC267_PeerCloses(t *testing.T) {
+	pairs(t, func(t *testing.T, _ *rig, s, c *rdma.Conn) {
+		writes(t, s, []byte("abc"))
+		done := make(chan struct{})
+		go func() { s.Close(); close(done) }()
+		reads(t, c, []byte("abc"))
+		if n, err := c.Read(make([]byte, 1)); n != 0 || err != io.EOF {
+			t.Error(n, err)
+		}
+		var err error
+		for range 2 {
+			_, err = c.Write([]byte("x"))
+			time.Sleep(time.Second)
+		}
+		for range 3 {
+			if !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
+				t.Error("write:", err)
+			}
+			_, err = c.Write([]byte("x"))
+		}
+		c.Close()
+		<-done
+	})
+}
+
+// TestC268_PeerClosesUnread: the peer throws away what we wrote; reading ends.
+func TestC268_PeerClosesUnread(t *testing.T) {
+	pairs(t, func(t *testing.T, _ *rig, s, c *rdma.Conn) {
+		writes(t, c, make([]byte, 3000))
+		synctest.Wait()
+		closed := make(chan struct{})
+		go func() { s.Close(); close(closed) }()
+		defer func() { c.Close(); <-closed }()
+		n, err := c.Read(make([]byte, 1))
+		if n != 0 || err != io.EOF {
+			t.Error(n, err)
+		}
+		for range 3 {
+			_, err = c.Write([]byte("x"))
+			time.Sleep(time.Second)
+		}
+		isErr(t, "Write", err, syscall.EPIPE)
+	})
+}
+
+// TestC270_PeerVanishes: the network is cut. An idle connection ends within the time of
+// keep-alive, one that writes within that of the retries, with ETIMEDOUT; Close returns.
+func TestC270_PeerVanishes(t *testing.T) {
+	for _, writing := range []bool{false, true} {
+		each(t, func(t *testing.T, l *rig) {
+			l.client.KeepAlive, l.server.KeepAlive = 10*time.Second, -1
+			s, c := l.pair(t)
+			writes(t, s, []byte("alive"))
+			reads(t, c, []byte("alive"))
+			l.fabric.Loss(netip.Addr{}, netip.Addr{}, 1)
+			start := time.Now()
+			if writing {
+				c.Write([]byte("lost"))
+			}
+			_, err := c.Read(make([]byte, 1))
+			isErr(t, "Read", err, syscall.ETIMEDOUT)
+			var ne net.Error
+			if !errors.As(err, &ne) || !ne.Timeout() || errors.Is(err, os.ErrDeadlineExceeded) {
+				t.Errorf("%v is not a time-out of the network", err)
+			}
+			if took := time.Since(start); took > 40*time.Second {
+				t.Errorf("noticed after %v", took)
+			}
+			start = time.Now()
+			c.Close()
+			s.Close()
+			if took := time.Since(start); took > 15*time.Second {
+				t.Errorf("closing took %v", took)
+			}
+		})
+	}
+}
+
+// TestC291_KeepAlive: an idle connection stays up, whatever the periods: its peer is asked as
+// often as they say, and not at all if that is off.
+func TestC291_KeepAlive(t *testing.T) {
+	pairs(t, func(t *testing.T, l *rig, s, c *rdma.Conn) {
+		if err := s.SetKeepAlive(false); err != nil { // its questions would be signs of life
+			t.Fatal(err)
+		}
+		for _, f := range []struct {
+			set  func() error
+			idle time.Duration // zero: off
+		}{
+			{func() error { return c.SetKeepAlive(true) }, 15 * time.Second},
+			{func() error { return c.SetKeepAlivePeriod(time.Second) }, time.Second},
+			{func() error {
+				return c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: 2 * time.Second, Interval: time.Second, Count: 2})
+			}, 2 * time.Second},
+			{func() error { return c.SetKeepAlive(false) }, 0},
+		} {
+			if err := f.set(); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(20 * time.Second)
+			before := l.fabric.Stats().Sent
+			time.Sleep(10 * time.Minute)
+			sent := int(l.fabric.Stats().Sent - before)
+			// A question and its answer, and an acknowledgement of each, are at most four packets.
+			if f.idle == 0 {
+				if sent != 0 {
+					t.Errorf("%d packets in ten minutes without keep-alive", sent)
+				}
+			} else if asked := int(10 * time.Minute / f.idle); sent < 2*asked-4 || sent > 4*asked+4 {
+				t.Errorf("%d packets in ten minutes for a question each %v", sent, f.idle)
+			}
+			writes(t, c, []byte("up"))
+			reads(t, s, []byte("up"))
+		}
+		isErr(t, "negative", c.SetKeepAlivePeriod(-1), syscall.EINVAL)
+	})
+}
+
+// TestC291_DeadHost: a host that vanishes while the connection is idle is found within
+// Idle + Interval × Count, and the time that the retries of the question take: those of the
+// device if that is sooner.
+func TestC291_DeadHost(t *testing.T) {
+	for _, k := range []net.KeepAliveConfig{
+		{Enable: true, Idle: 2 * time.Second, Interval: time.Second, Count: 2},
+		{Enable: true, Idle: 30 * time.Second, Interval: 100 * time.Millisecond, Count: 1},
+		{Enable: true, Idle: 5 * time.Minute, Interval: time.Hour, Count: 9},
+	} {
+		each(t, func(t *testing.T, l *rig) {
+			l.server.KeepAlive = -1
+			s, c := l.pair(t)
+			defer s.Close()
+			if err := c.SetKeepAliveConfig(k); err != nil {
+				t.Fatal(err)
+			}
+			writes(t, s, []byte("alive"))
+			reads(t, c, []byte("alive"))
+			time.Sleep(time.Millisecond)
+			l.fabric.Loss(netip.Addr{}, netip.Addr{}, 1)
+			start := time.Now()
+			_, err := c.Read(make([]byte, 1))
+			isErr(t, "Read", err, syscall.ETIMEDOUT)
+			const retries = 20 * time.Second
+			most := k.Idle + min(k.Interval*time.Duration(k.Count), retries)
+			if took := time.Since(start); took < k.Idle-time.Second || took > most {
+				t.Errorf("Idle %v, %d × %v: found after %v, not within %v", k.Idle, k.Count, k.Interval, took, most)
+			}
+			c.Close()
+		})
+	}
+}
+
+// TestC290_Linger: a time of zero resets; a peer that does not read bounds Close.
+func TestC290_Linger(t *testing.T) {
+	pairs(t, func(t *testing.T, l *rig, s, c *rdma.Conn) {
+		if err := c.SetLinger(0); err != nil {
+			t.Fatal(err)
+		}
+		start := time.Now()
+		if err := c.Close(); err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(start); took > 2*time.Second {
+			t.Error("reset took", took)
+		}
+		want := error(syscall.ECONNRESET)
+		if l.client.Compatible {
+			want = io.EOF // rsockets has no word for a reset
+		}
+		_, err := s.Read(make([]byte, 1))
+		isErr(t, "Read", err, want)
+	})
+	each(t, func(t *testing.T, l *rig) {
+		l.client.Linger = 3 * time.Second
+		s, c := l.pair(t)
+		defer s.Close()
+		c.SetWriteDeadline(time.Now().Add(time.Second))
+		c.Write(make([]byte, 16<<20))
+		start := time.Now()
+		c.Close()
+		if took := time.Since(start); took > 5*time.Second {
+			t.Error("Close took", took)
+		}
+		// rsockets has no word for that.
+		if _, err := io.Copy(io.Discard, s); err == nil && !l.client.Compatible {
+			t.Error("the stream was cut, and its reader was not told")
+		}
+	})
+}
+
+// TestC290_SlowReader: Close delivers what was written, megabytes too, to a peer that takes its
+// time, as long as that is within Linger.
+func TestC290_SlowReader(t *testing.T) {
+	each(t, func(t *testing.T, l *rig) {
+		l.client.Linger, l.client.SendBuf = time.Minute, 4<<20
+		s, c := l.pair(t)
+		const size = 4 << 20
+		writes(t, c, pattern(size, 3))
+		closed := make(chan error, 1)
+		go func() { closed <- c.Close() }()
+		want, b := pattern(size, 3), make([]byte, 32<<10)
+		got := 0
+		for {
+			n, err := s.Read(b)
+			if string(b[:n]) != string(want[got:got+n]) {
+				t.Fatalf("wrong bytes at %d", got)
+			}
+			got += n
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				t.Fatalf("after %d bytes: %v", got, err)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		if got != size {
+			t.Errorf("%d of %d bytes, and then the end", got, size)
+		}
+		s.Close()
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+	})
+}
