@@ -25,7 +25,9 @@ import (
 // not allocate.
 //
 // A connection costs memory and a queue pair, but neither a goroutine nor a thread nor,
-// unless FD is called, a descriptor.
+// unless FD is called, a descriptor. Dialers and listeners make it; a nil or zero Conn is of
+// no use. C programs know it as a socket of rsocket(7): Read is rrecv, Write rsend, CloseWrite
+// rshutdown, Close rclose, FD what rpoll waits for.
 type Conn struct {
 	tcp *tcpConn // not nil: TCP carries it, and nothing below is used
 

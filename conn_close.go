@@ -12,7 +12,9 @@ import (
 // takes longer sees a reset. Calls that block fail with net.ErrClosed at once. A second
 // call gives an error, as with TCP.
 //
-// Unread bytes are thrown away.
+// Unread bytes are thrown away. When Close has returned, the device uses no memory of the
+// connection any more, nor that of its maps. The error is nil also if the peer did not take
+// everything in time, as with TCP.
 func (c *Conn) Close() error {
 	if c.tcp != nil {
 		err := c.tcp.Close()
@@ -123,8 +125,8 @@ func (c *Conn) CloseWrite() error {
 	return nil
 }
 
-// CloseRead ends reading: Read gives io.EOF, and what the peer still sends is thrown away,
-// so that it is not held up.
+// CloseRead ends reading: Read gives io.EOF, also one that waits, and what the peer still sends
+// is thrown away, so that it is not held up. It does not wait, and the peer is not told.
 func (c *Conn) CloseRead() error {
 	if c.tcp != nil {
 		return c.tcp.CloseRead()

@@ -28,7 +28,7 @@ type Dialer struct {
 	// those of the other are tried beside them (RFC 8305). Zero: 300 ms; negative: one
 	// after the other.
 	FallbackDelay time.Duration
-	// Config says how connections are made.
+	// Config says how connections are made. Nil: the defaults.
 	Config *Config
 }
 
@@ -41,14 +41,15 @@ const (
 	leastShare = 2 * time.Second
 )
 
-// Dial connects to host:port with the defaults. Networks: rdma, rdma4, rdma6. An empty
-// host is this one. Errors are *net.OpError, as those of net.Dial.
+// Dial connects to host:port with the defaults, and waits for that: for a minute or more if
+// nobody answers. Networks: rdma, rdma4, rdma6. An empty host is this one. Errors are
+// *net.OpError, as those of net.Dial.
 func Dial(network, address string) (*Conn, error) {
 	var d Dialer
 	return d.dial(context.Background(), network, address)
 }
 
-// DialTimeout is Dial with a limit of time.
+// DialTimeout is Dial with a limit of time; zero means none.
 func DialTimeout(network, address string, timeout time.Duration) (*Conn, error) {
 	d := Dialer{Timeout: timeout}
 	return d.dial(context.Background(), network, address)

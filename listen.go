@@ -20,7 +20,7 @@ type ListenConfig struct {
 	// requests are left to the system, which drops what is too much, so that peers ask again.
 	// Zero: 1024; at most 65535, and more means that. It must not be negative.
 	Backlog int
-	// Config says how connections are made.
+	// Config says how connections are made. Nil: the defaults.
 	Config *Config
 }
 

@@ -14,7 +14,8 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// Listener is a net.Listener. All methods may be called by several goroutines.
+// Listener is a net.Listener. All methods may be called by several goroutines; only Accept and
+// AcceptRDMA wait. Listen makes it; a nil or zero Listener is of no use.
 //
 // Handshakes go on in the background, each within Config.HandshakeTimeout, so a peer that
 // does not finish one delays nobody. A request that fails is refused and does not show in
@@ -162,7 +163,7 @@ func (l *Listener) onDeadline() {
 
 // FD gives a descriptor for programs with their own event loop: readable exactly while
 // Accept would not block, its deadline left aside. The first call makes it; Close closes
-// it.
+// it. Elsewhere than on Linux the error wraps errors.ErrUnsupported.
 func (l *Listener) FD() (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -6,7 +6,8 @@ import (
 
 // Async calls f for each asynchronous event of a device. Each event goes to one reader: of
 // several loops, or a loop and a goroutine in Event, each gets some. To see all, one loop
-// reads and the others Observe.
+// reads and the others Observe. The error wraps EINVAL (nil a or f), ErrClosed, or what
+// AsyncEvents.FD gives.
 func (l *Loop) Async(a *verbs.AsyncEvents, f func(verbs.AsyncEvent)) (*Watch, error) {
 	if l == nil || l.set == nil || a == nil || f == nil {
 		return nil, errNil("watch asynchronous events")

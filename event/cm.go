@@ -11,6 +11,9 @@ import (
 //
 // An id may be moved to a channel of another loop (cm.ID.Migrate) by a handler or by any
 // goroutine: events that the old loop has not fetched go with it.
+//
+// The error wraps EINVAL (nil ch or f), ErrClosed, or verbs.ErrOneConsumer if a loop, this one
+// too, has the channel already.
 func (l *Loop) CM(ch *cm.EventChannel, f func(cm.Event)) (*Watch, error) {
 	if l == nil || l.set == nil || ch == nil || f == nil {
 		return nil, errNil("watch event channel")

@@ -17,8 +17,13 @@ import (
 // channel's watches is closed, and two loops cannot share a channel.
 //
 // f gets completions one after the other, as verbs.CQ.Poll gives them, and what it closes
-// is not given to it any more. The policy of CQ.SetSpin is that of Wait; the loop's is
-// Config.Spin.
+// is not given to it any more. Completions that are there already are given in the next turn:
+// nothing must be armed. The loop arms for any completion; who wants events for solicited ones
+// only uses CompChannel.FD with File, and Arm. The policy of CQ.SetSpin is that of Wait; the
+// loop's is Config.Spin.
+//
+// The error wraps EINVAL (nil cq or f), ErrWatched, ErrClosed, verbs.ErrOneConsumer if
+// somebody else consumes the channel, or what CQ.Channel gives.
 func (l *Loop) CQ(cq *verbs.CQ, f func(verbs.WC)) (*Watch, error) {
 	if l == nil || l.set == nil || cq == nil || f == nil {
 		return nil, errNil("watch completion queue")

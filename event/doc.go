@@ -55,5 +55,16 @@
 // have one anyway, for those that serve thousands of sources from a few goroutines, and
 // for state that is simpler without locks.
 //
+// # For who knows C
+//
+// A handler of CQ is given what ibv_get_cq_event, ibv_ack_cq_events, ibv_req_notify_cq and
+// ibv_poll_cq are called for, one of CM what rdma_get_cm_event and rdma_ack_cm_event, one of
+// Async what ibv_get_async_event and ibv_ack_async_event. Streams (rdma.Conn.FD with File)
+// are waited for as rpoll and repoll_wait do. The rest is a loop of epoll, poll or select.
+//
+// # Memory
+//
+// A turn allocates nothing, nor do Do and the methods of Timer; registrations and After do. A loop keeps nothing of a completion or an event after its handler has returned.
+//
 // Loops work on Linux. Elsewhere New gives an error that wraps errors.ErrUnsupported.
 package event

@@ -16,7 +16,8 @@ import (
 
 // Loop dispatches to handlers, one after the other, in the goroutine that is in Run or
 // Turn, which is one at a time. All other methods may be called from any goroutine, and
-// from handlers, and do not block unless they say so.
+// from handlers, and do not block unless they say so. A Loop is made by New: methods of a nil
+// or zero one give an error that wraps syscall.EINVAL, or do nothing.
 type Loop struct {
 	cfg     Config
 	stats   counters
@@ -216,7 +217,8 @@ func (l *Loop) remail() {
 }
 
 // Do has f called by the loop soon, after all functions that Do was given before. It may be
-// called by any goroutine; the loop wakes up for it. After Close f is not called.
+// called by any goroutine; the loop wakes up for it. After Close f is not called, nor is one
+// that is nil. What is left when a handler panics, or when Run ends, is called in the next turn.
 func (l *Loop) Do(f func()) {
 	if l == nil || l.set == nil || f == nil {
 		return

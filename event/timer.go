@@ -7,7 +7,8 @@ import (
 )
 
 // Timer calls a function of a loop after a time. Its methods may be called from any
-// goroutine and from handlers, its own too, and do not allocate.
+// goroutine and from handlers, its own too, and do not allocate. Those of a nil or zero Timer
+// do nothing.
 type Timer struct {
 	l    *Loop
 	f    func()
@@ -18,7 +19,7 @@ type Timer struct {
 
 // After calls f once after d; at once, in the next turn, if d is zero or less. Timers that
 // are due are called in the order of their times, those of the same time in that of their
-// setting. On a closed loop f is never called.
+// setting. On a closed loop f is never called. A nil f gives a nil Timer.
 func (l *Loop) After(d time.Duration, f func()) *Timer {
 	if l == nil || l.set == nil || f == nil {
 		return nil

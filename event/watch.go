@@ -7,7 +7,8 @@ import (
 )
 
 // Watch is a registration of a source with a Loop. Its methods may be called from any
-// goroutine, and from handlers.
+// goroutine, and from handlers. Those of a nil or zero Watch give an error that wraps
+// syscall.EINVAL, or do nothing.
 type Watch struct {
 	l   *Loop
 	src source
@@ -47,7 +48,9 @@ type armer interface {
 
 // OnError says what to do when the source fails (device gone, source or descriptor closed):
 // f is called by the loop, once, and the watch is closed. Without it Run and Turn end with
-// the error. Set it before the first turn, or in a handler.
+// the error. Set it before the first turn, or in a handler: while another goroutine is in Run
+// the source may fail between the registration and OnError, so register with Loop.Do then. Nil
+// takes it back.
 func (w *Watch) OnError(f func(error)) {
 	if w == nil || w.l == nil {
 		return

@@ -11,6 +11,9 @@ import (
 
 var marked = regexp.MustCompile("(?s)<!-- code: (\\S+) -->\n```\\w+\n(.*?)```")
 
+// unmarked finds code of a program that has no mark.
+var unmarked = regexp.MustCompile("(?m)^(.*)\n```(?:go|c)\n")
+
 // TestDocs: code in the documents that is marked with its source is there as it stands,
 // so what a reader copies was compiled and run.
 func TestDocs(t *testing.T) {
@@ -43,6 +46,16 @@ func TestDocs(t *testing.T) {
 	}
 	if blocks == 0 {
 		t.Error("no document has marked code: the marks have changed")
+	}
+	// What docs/events.md teaches is compiled and run to the last line.
+	text, err := os.ReadFile("../docs/events.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range unmarked.FindAllStringSubmatch(string(text), -1) {
+		if !strings.HasPrefix(m[1], "<!-- code: ") {
+			t.Errorf("docs/events.md has code without a source behind %q", m[1])
+		}
 	}
 }
 

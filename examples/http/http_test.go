@@ -68,6 +68,11 @@ func TestTree(t *testing.T) {
 		t.Run(fmt.Sprintf("h2c=%v", h2c), func(t *testing.T) {
 			c := client(h2c)
 			defer c.CloseIdleConnections()
+			major := 1
+			if h2c {
+				major = 2
+			}
+			c.Transport = speaks{c.Transport.(*http.Transport), t, major}
 			paths := make(chan string)
 			var wg sync.WaitGroup
 			for range 4 {
@@ -93,6 +98,21 @@ func TestTree(t *testing.T) {
 	if len(want) < 100 {
 		t.Errorf("only %d files", len(want))
 	}
+}
+
+// speaks holds a transport to a version of HTTP.
+type speaks struct {
+	*http.Transport
+	t     *testing.T
+	major int
+}
+
+func (s speaks) RoundTrip(r *http.Request) (*http.Response, error) {
+	resp, err := s.Transport.RoundTrip(r)
+	if err == nil && resp.ProtoMajor != s.major {
+		s.t.Errorf("%v: %s", r.URL, resp.Proto)
+	}
+	return resp, err
 }
 
 func compare(ctx context.Context, c *http.Client, url, want string) error {
