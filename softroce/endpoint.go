@@ -278,6 +278,7 @@ func (e *endpoint) run() {
 	defer close(e.done)
 	failures := 0
 	for {
+		e.role.looks.Store(0)
 		n, err := e.read()
 		switch {
 		case err == nil:

@@ -37,6 +37,8 @@ type role struct {
 	grace   atomic.Int64 // now, see minGrace
 	polled  atomic.Int64 // when a goroutine that polls last wanted the role
 
+	looks atomic.Int32 // in a row by those who poll
+
 	// Of the endpoint's goroutine: how many occasions it leaves out.
 	skip, penalty int
 }
@@ -60,6 +62,9 @@ const (
 	polling = 50 * time.Microsecond
 
 	maxPenalty = 1024
+
+	// hushAfter is how many looks in a row show that somebody goes on polling.
+	hushAfter = 16
 )
 
 func (e *endpoint) initRole() {
@@ -200,6 +205,7 @@ func (e *endpoint) lead(ctx context.Context, l *leader, until condition) (done b
 	}
 	l.watch(ctx)
 	e.settle()
+	e.role.looks.Store(0)
 	for {
 		l.at.Store(e)
 		if until.level() {
@@ -241,6 +247,9 @@ func (e *endpoint) progress(c *cq, d time.Duration) {
 	if !r.claim() {
 		r.polled.Store(int64(e.d.now()))
 		return
+	}
+	if r.looks.Add(1) > hushAfter || d > 0 {
+		r.conn.Hush()
 	}
 	for end := time.Duration(0); ; {
 		if n, err := e.conn.TryRead(e.ms); n > 0 {

@@ -11,4 +11,9 @@ type Interruptible interface {
 	// from any goroutine and do not allocate; the error of Read does.
 	Interrupt()
 	Resume()
+
+	// Hush says that nobody waits for what arrives: until the next Read it wakes no thread
+	// of the process. It is for who looks with TryRead again and again, and does nothing
+	// while somebody is in Read.
+	Hush()
 }

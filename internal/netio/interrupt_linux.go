@@ -15,4 +15,18 @@ func (c *batchConn) Resume() {
 	c.readable.resume()
 }
 
+// Hush takes the socket out of the set that Go's poller knows. The thread that sleeps in the
+// poller for all would wake for each datagram, find that it is gone, and sleep again, on a
+// processor that the two ends may need.
+func (c *batchConn) Hush() {
+	r := &c.read
+	if r.hushed.Load() || !r.mu.TryLock() {
+		return
+	}
+	defer r.mu.Unlock()
+	if !c.closed.Load() && c.readable.ask(c.fd, 0) == nil {
+		r.hushed.Store(true)
+	}
+}
+
 var _ Interruptible = (*batchConn)(nil)

@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/verbena-rdma/verbena/internal/unix"
@@ -13,24 +14,25 @@ import (
 // allocates nothing.
 type receiver struct {
 	headers
-	c     *batchConn
-	mu    sync.Mutex
-	ms    []Message
-	want  int // of how many the next call asks
-	n     int
-	err   error
-	call  func(uintptr) bool // attempt
-	bell  int32
-	slept bool // in ReadBlocking; there may be a bell
-	fds   [2]unix.PollFD
-	recv  func(fd uintptr, h []unix.Mmsghdr) (int, syscall.Errno) // unix.Recvmmsg; tests put faults here
+	c      *batchConn
+	mu     sync.Mutex
+	ms     []Message
+	want   int // of how many the next call asks
+	n      int
+	err    error
+	call   func(uintptr) bool // attempt, or listen
+	bell   int32
+	hushed atomic.Bool // what arrives wakes nobody, see Hush; changed with mu
+	slept  bool        // in ReadBlocking; there may be a bell
+	fds    [2]unix.PollFD
+	recv   func(fd uintptr, h []unix.Mmsghdr) (int, syscall.Errno) // unix.Recvmmsg; tests put faults here
 }
 
 func (r *receiver) init(c *batchConn) {
 	r.headers.init()
 	r.c = c
 	r.want = 1
-	r.call = func(uintptr) bool { return r.attempt() }
+	r.call = func(uintptr) bool { return r.attempt() || r.hushed.Load() && r.listen() }
 	r.recv = unix.Recvmmsg
 }
 
@@ -124,6 +126,16 @@ func (r *receiver) attempt() bool {
 			return true
 		}
 	}
+}
+
+// listen ends Hush. What came before is not told, so it looks again.
+func (r *receiver) listen() bool {
+	if err := r.c.readable.ask(r.c.fd, unix.PollIn); err != nil {
+		r.err = err
+		return true
+	}
+	r.hushed.Store(false)
+	return r.attempt()
 }
 
 // reset makes a header ready for what the kernel writes.

@@ -75,34 +75,53 @@ func SetsockoptInt(fd, level, opt, value int) error {
 // GetsockoptInt is getsockopt(2) with an int.
 func GetsockoptInt(fd, level, opt int) (int, error) { return unix.GetsockoptInt(fd, level, opt) }
 
+// rawMessages is how many messages move in a call of which Go's scheduler is not told. None
+// of these calls waits, so the processor need not be free for others meanwhile. To tell it
+// costs as much as a look at an empty socket, and the first time after a sleep it wakes the
+// runtime's monitor: another thread, for each message of a ping-pong. But a long batch takes
+// some 100 microseconds, and that long neither the garbage collector nor another goroutine
+// would get the processor.
+const rawMessages = 4
+
 // Sendmmsg is sendmmsg(2) without waiting. An error means that the first message
 // failed; later failures show as a short count. It does not allocate; everything that
 // h points to must be on the heap. A single message goes by sendmsg(2), which is cheaper.
 func Sendmmsg(fd uintptr, h []Mmsghdr) (int, syscall.Errno) {
+	raceRelease()
 	if len(h) == 1 {
-		n, e := Sendmsg(fd, &h[0].Hdr)
+		n, _, e := syscall.RawSyscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(&h[0].Hdr)), MsgDontwait)
 		if e != 0 {
 			return -1, e
 		}
 		h[0].Len = uint32(n)
 		return 1, 0
 	}
-	raceRelease()
-	n, _, e := syscall.Syscall6(unix.SYS_SENDMMSG, fd, uintptr(unsafe.Pointer(unsafe.SliceData(h))), uintptr(len(h)), MsgDontwait, 0, 0)
-	return int(n), e
+	return mmsg(unix.SYS_SENDMMSG, fd, h)
 }
 
 // Recvmmsg is recvmmsg(2) without waiting. It does not allocate; everything that h
-// points to must be on the heap.
+// points to must be on the heap. A single message comes by recvmsg(2), which is cheaper.
 func Recvmmsg(fd uintptr, h []Mmsghdr) (int, syscall.Errno) {
-	n, _, e := syscall.Syscall6(unix.SYS_RECVMMSG, fd, uintptr(unsafe.Pointer(unsafe.SliceData(h))), uintptr(len(h)), MsgDontwait, 0, 0)
+	if len(h) == 1 {
+		n, _, e := syscall.RawSyscall(unix.SYS_RECVMSG, fd, uintptr(unsafe.Pointer(&h[0].Hdr)), MsgDontwait)
+		raceAcquire()
+		if e != 0 {
+			return -1, e
+		}
+		h[0].Len = uint32(n)
+		return 1, 0
+	}
+	n, e := mmsg(unix.SYS_RECVMMSG, fd, h)
 	raceAcquire()
-	return int(n), e
+	return n, e
 }
 
-// Sendmsg is sendmsg(2) of one message without waiting.
-func Sendmsg(fd uintptr, h *Msghdr) (int, syscall.Errno) {
-	raceRelease()
-	n, _, e := syscall.Syscall(unix.SYS_SENDMSG, fd, uintptr(unsafe.Pointer(h)), MsgDontwait)
-	return int(n), e
+func mmsg(call, fd uintptr, h []Mmsghdr) (n int, e syscall.Errno) {
+	var r uintptr
+	if len(h) <= rawMessages {
+		r, _, e = syscall.RawSyscall6(call, fd, uintptr(unsafe.Pointer(unsafe.SliceData(h))), uintptr(len(h)), MsgDontwait, 0, 0)
+	} else {
+		r, _, e = syscall.Syscall6(call, fd, uintptr(unsafe.Pointer(unsafe.SliceData(h))), uintptr(len(h)), MsgDontwait, 0, 0)
+	}
+	return int(r), e
 }
