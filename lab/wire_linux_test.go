@@ -26,12 +26,17 @@ const wireNetwork = `
 	rdma link del rxe0
 	ip link add wire0 mtu 4200 type veth peer name wire1 mtu 4200
 	ip addr add 10.0.0.2/24 dev wire0
+	ip addr add 10.0.0.66/24 dev wire0
 	ip link set wire1 up
 	ip link set wire0 up
 	for i in 1 97 98 99; do ip neigh replace 10.0.0.$i lladdr 02:00:00:00:00:01 dev wire0 nud permanent; done
 	rdma link add rxe0 type rxe netdev wire0`
 
-var wireSoft, wireKernel = netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
+var (
+	wireSoft   = netip.MustParseAddr("10.0.0.1")
+	wireKernel = netip.MustParseAddr("10.0.0.2")
+	wireOther  = netip.MustParseAddr("10.0.0.66") // of the kernel too
+)
 
 // cable is the end of it that the test holds.
 type cable struct {
@@ -95,15 +100,17 @@ func (c *cable) receive() {
 		}
 		from := netip.AddrPortFrom(netip.AddrFrom4([4]byte(h[12:16])), binary.BigEndian.Uint16(u))
 		to := netip.AddrPortFrom(netip.AddrFrom4([4]byte(h[16:20])), packets.Port)
-		if in := c.in.Load(); in != nil && from.Addr() == wireKernel {
+		if in := c.in.Load(); in != nil && ofKernel(from.Addr()) {
 			(*in)(from, to, u[udpLen:end], h[1])
 		}
 	}
 }
 
+func ofKernel(a netip.Addr) bool { return a == wireKernel || a == wireOther }
+
 // send gives the kernel a datagram of any sender.
 func (c *cable) send(from, to netip.AddrPort, p []byte, tos uint8) {
-	if to.Addr() != wireKernel {
+	if !ofKernel(to.Addr()) {
 		return // there is nobody
 	}
 	b := make([]byte, 0, ethernetLen+ipv4Len+udpLen+len(p))
@@ -153,7 +160,7 @@ func TestWire(t *testing.T) {
 			rdmatest.Conformance(t, nil, &rdmatest.ConformanceOptions{
 				Known:    known,
 				Unsteady: unsteady,
-				Has:      rdmatest.Faults | rdmatest.TwoHosts | rdmatest.Patience,
+				Has:      rdmatest.Faults | rdmatest.TwoHosts | rdmatest.Patience | rdmatest.OtherAddress,
 				Needs:    rdmatest.Faults,
 				Each: func(t *testing.T, run func(*testing.T, rdmatest.Bed)) {
 					f := rdmatest.NewFabric(t, 0) // numbers of their own: the kernel remembers those of the last test
@@ -161,6 +168,7 @@ func TestWire(t *testing.T) {
 					b := rdmatest.Bed{Provider: kernel, Addr: wireKernel, Peer: f.Host(wireSoft), PeerAddr: wireSoft, Fabric: f, Limit: time.Minute}
 					if side == "SoftToKernel" {
 						b.Provider, b.Addr, b.Peer, b.PeerAddr = b.Peer, b.PeerAddr, b.Provider, b.Addr
+						b.OtherAddr = wireOther
 					}
 					run(t, b)
 				},
@@ -169,7 +177,7 @@ func TestWire(t *testing.T) {
 	}
 }
 
-// wireReady waits until the kernel's device has the GID of its address.
+// wireReady waits until the kernel's device has the GIDs of its addresses.
 func wireReady(t *testing.T, p verbs.Provider) {
 	t.Helper()
 	d, err := verbs.Open(p, "")
@@ -181,13 +189,17 @@ func wireReady(t *testing.T, p verbs.Provider) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		found := 0
 		for _, g := range gids {
-			if g.GID.Addr() == wireKernel && g.Type == ib.GIDTypeRoCEv2 {
-				return
+			if ofKernel(g.GID.Addr()) && g.Type == ib.GIDTypeRoCEv2 {
+				found++
 			}
 		}
+		if found == 2 {
+			return
+		}
 		if time.Now().After(deadline) {
-			t.Fatalf("no GID of %v: %v", wireKernel, gids)
+			t.Fatalf("no GIDs of %v and %v: %v", wireKernel, wireOther, gids)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package rdmatest
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -18,7 +19,7 @@ func areaHostile() []check {
 		{"C-316_Garbage", needs, garbage},
 		{"C-318_WrongICRC", anyWire, wrongICRC},
 		{"C-319_SpoofedSource", anyWire, spoofedSource},
-		{"C-319_OtherLocalAddress", needs | Changes, otherLocalAddress},
+		{"C-319_OtherLocalAddress", anyWire | OtherAddress, otherLocalAddress},
 		{"C-320_Injection", needs, injection},
 		{"C-320_ForgedAcknowledgements", needs, forgedAcks},
 		{"C-321_SequenceViolations", needs, sequenceViolations},
@@ -145,25 +146,36 @@ func spoofedSource(t *tb) {
 
 // A packet must also come to the address that the queue pair uses.
 func otherLocalAddress(t *tb) {
-	extra := netip.MustParseAddr("10.0.0.66")
-	if t.PeerAddr.Is6() {
-		extra = netip.MustParseAddr("fd00::66")
+	extra := t.OtherAddr
+	if !extra.IsValid() {
+		extra = netip.MustParseAddr("10.0.0.66")
+		if t.PeerAddr.Is6() {
+			extra = netip.MustParseAddr("fd00::66")
+		}
+		t.drainAsync(t.b)
+		defer t.drainAsync(t.b)
+		t.ok(t.Peer.(changeable).SetAddrs([]netip.Addr{t.PeerAddr, extra}), "give the peer another address")
 	}
-	t.drainAsync(t.b)
-	t.ok(t.Peer.(changeable).SetAddrs([]netip.Addr{t.PeerAddr, extra}), "give the peer another address")
 	a, b := t.pair()
 	// Somebody uses the other address, so its socket is open.
 	lch := t.channel(t.Peer)
 	l := t.newID(lch, ib.PortSpaceTCP)
 	t.ok(l.Bind(netip.AddrPortFrom(extra, 0)), "bind the other address")
 	t.ok(l.Listen(0), "listen")
+	seen := t.Fabric.Rule(Rule{From: extra})
 	p := writeTo(b, a.attr.SQPSN, pattern(8, 1))
-	p.DestQP, p.PKey = b.qp.Num(), 0xFFFF
+	p.DestQP, p.PKey, p.MigReq = b.qp.Num(), 0xFFFF, true
 	t.Fabric.Forge(a.addr(), extra, p.AppendTo(nil))
 	t.settle()
 	t.untouched(b.mr.Bytes(), 0, "memory written to through another address")
+	if seen.Hits() != 0 {
+		t.Errorf("%d answers from the other address", seen.Hits())
+	}
 	alive(a, b)
-	t.drainAsync(t.b)
+	// It was the address: to that of the queue pair the same request is done.
+	p.PSN = next24(a.attr.SQPSN, 1)
+	t.Fabric.Forge(a.addr(), b.addr(), p.AppendTo(nil))
+	t.until("the request, when it comes to the right address", func() bool { return bytes.Equal(b.mr.Bytes()[:8], pattern(8, 1)) })
 }
 
 // Packets with guessed numbers change nothing, and are answered at most once a gap.

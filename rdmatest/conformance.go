@@ -65,17 +65,22 @@ type Bed struct {
 	Fabric         *Fabric       // nil: no faults
 	Virtual        bool          // time costs nothing
 	Limit          time.Duration // of a test in real time; zero: 10 s
+
+	// OtherAddr is a second address of Peer's device; not valid: Peer can be given one
+	// (see Changes), or has none.
+	OtherAddr netip.Addr
 }
 
 // Ability is a set of what a Bed can have beyond two providers.
 type Ability uint8
 
 const (
-	Faults      Ability = 1 << iota // a Fabric
-	VirtualTime                     // tests that wait for minutes can run
-	TwoHosts                        // Peer is another device
-	Changes                         // the provider can lose its device, addresses and link; see softroce
-	Patience                        // tests that wait for seconds can run; VirtualTime has it
+	Faults       Ability = 1 << iota // a Fabric
+	VirtualTime                      // tests that wait for minutes can run
+	TwoHosts                         // Peer is another device
+	Changes                          // the provider can lose its device, addresses and link; see softroce
+	Patience                         // tests that wait for seconds can run; VirtualTime has it
+	OtherAddress                     // Peer has a Bed.OtherAddr; a provider with Changes is given one
 )
 
 // anyWire is the need of tests of faults that also work in real time, with any device at
@@ -158,6 +163,9 @@ func Conformance(t *testing.T, p verbs.Provider, o *ConformanceOptions) {
 	}
 	if has&VirtualTime != 0 {
 		has |= Patience
+	}
+	if has&Changes != 0 {
+		has |= OtherAddress
 	}
 	known, unsteady := newProfile(o.Known), newProfile(o.Unsteady)
 	for _, c := range allChecks() {
