@@ -134,12 +134,12 @@ func runThere(ctx context.Context, o order, out io.Writer) error {
 	}
 }
 
-// place is a machine on which a test starts programs, with the provider that they use.
+// place is a machine on which a test starts programs, with the provider that they use. Those
+// that TestLab builds are found by their names, see TestMain.
 type place struct {
 	name     string
 	v4, v6   string // address
 	provider string
-	dir      string // of the programs
 	run      func(ctx context.Context, o order, out io.Writer) error
 }
 

@@ -3,7 +3,6 @@ package lab_test
 import (
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -13,13 +12,9 @@ import (
 // namespace of its own; wrap are programs before the tool.
 func faultVerbena(t *testing.T, prepare string, wrap []string, args ...string) (out string, err error) {
 	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
 	all := []string{"ip", "netns", "exec", faultNS, "unshare", "-m", "sh", "-c", prepare + "\nexec \"$@\"", "sh"}
 	all = append(all, wrap...)
-	all = append(all, filepath.Join(filepath.Dir(self), "verbena"))
+	all = append(all, "verbena")
 	cmd := exec.Command(all[0], append(all[1:], args...)...)
 	b, err := cmd.CombinedOutput()
 	t.Logf("%s; %v verbena %v: %v\n%s", prepare, wrap, args, err, b)
@@ -96,18 +91,13 @@ func TestGuestFaultMemlock(t *testing.T) {
 	}
 	p.expect(faultLimit, "done")
 
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	verbena := filepath.Join(filepath.Dir(self), "verbena")
-	server := exec.Command(user[0], append(user[1:], verbena, "ping", "-size", "4096", "-listen", faultHere+":7008")...) // by default it takes all that the limit allows
+	server := exec.Command(user[0], append(user[1:], "verbena", "ping", "-size", "4096", "-listen", faultHere+":7008")...) // by default it takes all that the limit allows
 	server.Env = append(os.Environ(), kernelEnv)
 	if err := server.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { server.Process.Kill(); server.Wait() })
-	client := append(append([]string{}, user...), verbena, "ping", "-n", "3", "-tcp=false", "-interval", "0", faultHere+":7008")
+	client := append(append([]string{}, user...), "verbena", "ping", "-n", "3", "-tcp=false", "-interval", "0", faultHere+":7008")
 	for try := 0; ; try++ {
 		cmd := exec.Command(client[0], client[1:]...)
 		cmd.Env = append(os.Environ(), kernelEnv)

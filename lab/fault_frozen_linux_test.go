@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"path"
 	"strconv"
 	"strings"
 	"syscall"
@@ -44,7 +43,7 @@ func TestHostFaultC134_HostFrozen(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	server := guest.start(ctx, t, "env", "-u", roleEnv, faultEnv+"="+string(orders), path.Join(guest.dir, "lab.test"), "-test.run=^TestFaultRole$", "-test.timeout=10m")
+	server := guest.start(ctx, t, "env", "-u", roleEnv, faultEnv+"="+string(orders), "lab.test", "-test.run=^TestFaultRole$", "-test.timeout=10m")
 	until(ctx, t, server, "fault: ready ")
 
 	const ackTimeout, retries = 100 * time.Millisecond, 3

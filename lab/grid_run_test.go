@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"path"
 	"testing"
 	"time"
 
@@ -159,7 +158,7 @@ func gridWith(ctx context.Context, t *testing.T, host, guest *place) (net.Conn, 
 		t.Fatal(err)
 	}
 	defer l.Close()
-	peer := guest.start(ctx, t, "env", roleEnv+"=grid", path.Join(guest.dir, "lab.test"), l.Addr().String())
+	peer := guest.start(ctx, t, "env", roleEnv+"=grid", "lab.test", l.Addr().String())
 	l.(*net.TCPListener).SetDeadline(time.Now().Add(time.Minute))
 	c, err := l.Accept()
 	if err != nil {

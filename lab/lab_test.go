@@ -109,18 +109,22 @@ func goTool(t *testing.T, cgo string, args ...string) {
 // suite for which it matters who is on the other side: queue pairs, reliable connections,
 // the connection manager; last, with a cable in between, those that lose and forge packets.
 //
+// The programs are copied into the guest's memory: each start would fetch all of them from
+// the host again.
+//
 // Faults are tried on the first kernel alone: they take minutes, and are about the library.
 func inTheGuest(kernel string) string {
 	skip := "none"
 	if kernel != kernels[0] {
 		skip = "^TestGuestFault"
 	}
-	return `status=0
-	LAB_ROLE=agent /mnt/lab.test || status=1
-	/mnt/ibverbs.test -test.v -test.timeout 5m -test.skip ABI || status=1
-	/mnt/lab.test -test.v -test.timeout 15m -test.run "^TestGuest" -test.skip ` + "'" + skip + "'" + ` || status=1
-	LAB_ACROSS=1 /mnt/lab.test -test.v -test.timeout 15m -test.run "^TestAcross/.*/^C-(0[7-9]|1[0-47]|19|2[0-3])" || status=1
-	LAB_WIRE=1 /mnt/lab.test -test.v -test.timeout 15m -test.run "^TestWire" || status=1
+	return `status=0 programs=/tmp/programs
+	mkdir $programs && cp /mnt/*.test /mnt/verbena* /mnt/rsocket $programs/ || exit 1
+	LAB_ROLE=agent $programs/lab.test || status=1
+	$programs/ibverbs.test -test.v -test.timeout 5m -test.skip ABI || status=1
+	$programs/lab.test -test.v -test.timeout 15m -test.run "^TestGuest" -test.skip ` + "'" + skip + "'" + ` || status=1
+	LAB_ACROSS=1 $programs/lab.test -test.v -test.timeout 15m -test.run "^TestAcross/.*/^C-(0[7-9]|1[0-47]|19|2[0-3])" || status=1
+	LAB_WIRE=1 $programs/lab.test -test.v -test.timeout 15m -test.run "^TestWire" || status=1
 	exit $status`
 }
 

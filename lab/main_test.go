@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 )
@@ -34,7 +35,14 @@ var roles = map[string]func(ctx context.Context, args []string) error{
 	"grid": func(ctx context.Context, args []string) error { return gridPeer(ctx, args[0]) },
 }
 
+// TestMain makes the programs that lie beside this one found first, by all that it starts.
 func TestMain(m *testing.M) {
+	self, err := os.Executable()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Setenv("PATH", filepath.Dir(self)+string(os.PathListSeparator)+os.Getenv("PATH"))
 	role := os.Getenv(roleEnv)
 	if role == "" {
 		os.Exit(m.Run())
@@ -61,8 +69,7 @@ func inGuest(t *testing.T) *place {
 // until the agent of the guest is there.
 func onHost(t *testing.T) (host, guest *place) {
 	t.Helper()
-	dir := os.Getenv("LAB_HOST")
-	if dir == "" {
+	if os.Getenv("LAB_HOST") == "" {
 		t.Skip("runs on the host's side of a guest of lab/vm, started by TestLab")
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -79,9 +86,9 @@ func onHost(t *testing.T) (host, guest *place) {
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
-	return &place{name: "the host", v4: "10.9.0.1", v6: "fd00:9::1", provider: "soft", dir: dir, run: runHere}, guestPlace(runThere)
+	return &place{name: "the host", v4: "10.9.0.1", v6: "fd00:9::1", provider: "soft", run: runHere}, guestPlace(runThere)
 }
 
 func guestPlace(run func(context.Context, order, io.Writer) error) *place {
-	return &place{name: "the guest", v4: "10.9.0.2", v6: "fd00:9::2", provider: "kernel", dir: "/mnt", run: run}
+	return &place{name: "the guest", v4: "10.9.0.2", v6: "fd00:9::2", provider: "kernel", run: run}
 }

@@ -3,7 +3,6 @@ package lab_test
 import (
 	"context"
 	"fmt"
-	"path"
 	"strings"
 	"testing"
 	"time"
@@ -87,18 +86,17 @@ func TestHostRping(t *testing.T) {
 // rping has verbena ping at one place exchange with rping at another.
 func rping(t *testing.T, ours, theirs *place) {
 	const count, size = 5, 3000 // three packets
-	verbena := path.Join(ours.dir, "verbena")
 	n, s := fmt.Sprint(count), fmt.Sprint(size)
 	last := fmt.Sprintf("rdma-ping-%d: ", count-1)
 	for _, f := range families {
 		t.Run("RpingServes/"+f.name, func(t *testing.T) {
 			exchange(t,
 				end{at: theirs, args: []string{"rping", "-s", "-a", f.of(theirs), "-C", n, "-S", s, "-v"}, shows: "server ping data: " + last},
-				end{at: ours, args: []string{verbena, "ping", "-n", n, "-size", s, "-tcp=false", "-interval", "0", f.of(theirs)}})
+				end{at: ours, args: []string{"verbena", "ping", "-n", n, "-size", s, "-tcp=false", "-interval", "0", f.of(theirs)}})
 		})
 		t.Run("VerbenaServes/"+f.name, func(t *testing.T) {
 			exchange(t,
-				end{at: ours, args: []string{verbena, "ping", "-listen", f.of(ours)}, stays: true},
+				end{at: ours, args: []string{"verbena", "ping", "-listen", f.of(ours)}, stays: true},
 				end{at: theirs, args: []string{"rping", "-c", "-a", f.of(ours), "-C", n, "-S", s, "-V", "-v"}, shows: "ping data: " + last})
 		})
 	}

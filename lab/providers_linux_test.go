@@ -9,8 +9,8 @@ import (
 // TestGuestSoftBesideKernel: where the kernel's Soft-RoCE has the UDP port of all addresses,
 // the embedded device says so.
 func TestGuestSoftBesideKernel(t *testing.T) {
-	guest := inGuest(t)
-	cmd := exec.CommandContext(t.Context(), guest.dir+"/verbena", "ping", "-n", "1")
+	inGuest(t)
+	cmd := exec.CommandContext(t.Context(), "verbena", "ping", "-n", "1")
 	cmd.Env = append(cmd.Environ(), "VERBENA_PROVIDER=soft")
 	out, err := cmd.CombinedOutput()
 	if err == nil || !strings.Contains(string(out), ":4791 is held by kernel Soft-RoCE") {
@@ -24,7 +24,7 @@ func TestAcrossWithoutCgo(t *testing.T) {
 	guest := acrossGuest(t)
 	nocgo := func(args ...string) string {
 		t.Helper()
-		cmd := exec.CommandContext(t.Context(), "ip", append([]string{"netns", "exec", "soft", guest.dir + "/verbena-nocgo", "ping", "-n", "3"}, args...)...)
+		cmd := exec.CommandContext(t.Context(), "ip", append([]string{"netns", "exec", "soft", "verbena-nocgo", "ping", "-n", "3"}, args...)...)
 		out, err := cmd.CombinedOutput()
 		if err != nil {
 			t.Errorf("%v: %v\n%s", cmd.Args, err, out)
@@ -35,7 +35,7 @@ func TestAcrossWithoutCgo(t *testing.T) {
 		t.Errorf("not the embedded device, or not why:\n%s", out)
 	}
 	ctx := t.Context()
-	s := guest.start(ctx, t, guest.dir+"/verbena", "ping", "-listen", acrossAddr.kernel4)
+	s := guest.start(ctx, t, "verbena", "ping", "-listen", acrossAddr.kernel4)
 	until(ctx, t, s, "serving on")
 	nocgo("-tcp=false", acrossAddr.kernel4)
 	s.stop()

@@ -3,7 +3,6 @@ package lab_test
 import (
 	"os"
 	"os/exec"
-	"path"
 	"strings"
 	"testing"
 )
@@ -19,7 +18,7 @@ const rootTests = "^(TestC262_Nettest|TestC263_Zero|TestC265_CloseWrite|TestC267
 // onKernelDevices runs tests of the root package between two addresses of the guest.
 func onKernelDevices(t *testing.T, guest *place, server, client, tests string) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), path.Join(guest.dir, "rdma.test"), "-test.v", "-test.timeout", "5m", "-test.run", tests)
+	cmd := exec.CommandContext(t.Context(), "rdma.test", "-test.v", "-test.timeout", "5m", "-test.run", tests)
 	cmd.Env = append(os.Environ(), "RDMA_TEST_ADDRESSES="+server+","+client)
 	out, err := cmd.CombinedOutput()
 	passed := report(t, out)

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os/exec"
-	"path"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -45,7 +44,7 @@ func (x *scripted) meet(t *testing.T, ours sockets, theirs *place, serves bool, 
 		if serves {
 			how = "listen"
 		}
-		return withDefaults(x.defaults, append([]string{path.Join(theirs.dir, "rsocket"), how, addr, port}, x.commands...)...)
+		return withDefaults(x.defaults, append([]string{"rsocket", how, addr, port}, x.commands...)...)
 	}
 	m.meet(t, port, x.f)
 }

@@ -45,7 +45,7 @@ type ConformanceOptions struct {
 
 	// Limit is how long a test may take where time is real; zero: 10 s. An emulated
 	// machine needs more, and from 30 s on those run that have the need Patience. A test
-	// that is Known has 10 s, as it may wait in vain.
+	// that is Known has 3 s, as it may wait in vain, and one that is Unsteady 10 s.
 	Limit time.Duration
 
 	// Known names tests that fail on this provider, with the reason. Such a test
@@ -294,6 +294,9 @@ func runCheck(t testing.TB, c check, b Bed, reason string, expected, may bool) {
 	}
 	k := &knownTB{TB: t}
 	b.Limit = 0
+	if expected {
+		b.Limit = knownLimit
+	}
 	done := make(chan struct{})
 	go func() { // FailNow ends a goroutine
 		defer close(done)
@@ -365,6 +368,7 @@ func (k *knownTB) Fatalf(format string, args ...any) {
 const (
 	virtualLimit = 24 * time.Hour
 	realLimit    = 10 * time.Second
+	knownLimit   = 3 * time.Second // of what fails, as far as is known
 	virtualGrace = time.Second
 	realGrace    = 15 * time.Millisecond
 )
