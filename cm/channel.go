@@ -32,6 +32,8 @@ type EventChannel struct {
 	call    sync.Mutex
 	devices map[string]verbs.DeviceInfo // seen so far; under call
 
+	requests bool // of a listener whose calls wait: only nextRequest takes the events
+
 	mu       sync.Mutex
 	ids      map[*ID]struct{}
 	closed   bool
@@ -40,6 +42,15 @@ type EventChannel struct {
 }
 
 var channelSeq atomic.Uint64
+
+// newRequests opens a channel for one listener, whose calls wait.
+func newRequests(p verbs.Provider) (*EventChannel, error) {
+	ch, err := NewEventChannel(p)
+	if err == nil {
+		ch.requests = true
+	}
+	return ch, err
+}
 
 // NewEventChannel opens a channel (rdma_create_event_channel). It does not block. No
 // device (ENODEV), no connection manager in the system (ENOENT), no access (EACCES)

@@ -552,3 +552,53 @@ func TestHammer(t *testing.T) {
 		w.end()
 	}
 }
+
+// TestC312_RefusedRequest: a request that was refused as the process lacks a descriptor or
+// memory is an error of Accept, which goes on; what else the system says of a request that
+// nobody sees is none.
+func TestC312_RefusedRequest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		event := w.channel()
+		l := w.listener()
+		ch := w.cm.IDs()[0].Channel()
+		// An id whose calls wait has a channel of its own, too.
+		id := w.waiting()
+		must(t, id.Bind(netip.MustParseAddrPort("10.0.0.1:0")))
+		must(t, id.Listen(0))
+		own := w.cmid(id).Channel()
+		for name, c := range map[string]struct {
+			ch     *scripted.CMChannel
+			accept func(context.Context) error
+		}{
+			"Listener": {ch, func(ctx context.Context) error { _, err := l.Accept(ctx); return err }},
+			"ID":       {own, func(ctx context.Context) error { _, err := id.GetRequest(ctx); return err }},
+		} {
+			for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM} {
+				c.ch.Post(driver.CMEvent{Type: cm.ConnectRequest, Status: -int(syscall.ECONNABORTED)})
+				c.ch.Post(driver.CMEvent{Type: cm.ConnectRequest, Status: -int(errno)})
+				err := c.accept(t.Context())
+				var op *cm.OpError
+				if !errors.Is(err, errno) || !errors.As(err, &op) {
+					t.Errorf("%s: %v, want %v", name, err, errno)
+				}
+				ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+				if err := c.accept(ctx); !errors.Is(err, context.DeadlineExceeded) {
+					t.Errorf("%s: afterwards: %v", name, err)
+				}
+				cancel()
+			}
+		}
+		// The dispatcher's channel and a program's carry connections: they hear nothing.
+		for _, c := range w.cm.Channels() {
+			if c != ch && c != own {
+				c.Post(driver.CMEvent{Type: cm.ConnectRequest, Status: -int(syscall.EMFILE)})
+			}
+		}
+		w.none(event)
+		a, b := w.conns(l)
+		must(t, a.Close())
+		must(t, b.Close())
+	})
+}

@@ -421,7 +421,7 @@ func (id *ID) migrateSync() error {
 	}
 	to := d.ch
 	if listening {
-		if to, err = NewEventChannel(id.p); err != nil {
+		if to, err = newRequests(id.p); err != nil {
 			d.release()
 			return err
 		}

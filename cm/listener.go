@@ -105,7 +105,7 @@ func listen(p verbs.Provider, a netip.AddrPort, c *Config) (*Listener, error) {
 		return nil, err
 	}
 	l := &Listener{d: d}
-	if l.ch, err = NewEventChannel(p); err == nil {
+	if l.ch, err = newRequests(p); err == nil {
 		if l.id, err = l.ch.NewID(c.PortSpace); err == nil {
 			err = c.options(l.id)
 		}
@@ -137,7 +137,9 @@ func (l *Listener) Addr() net.Addr {
 // net.ErrClosed; verbs.ErrDeviceGone if the device of the address was removed.
 //
 // Requests that are not accepted wait in the system, which drops what is beyond the
-// backlog without an answer, so that peers try again after seconds.
+// backlog without an answer, so that peers try again after seconds. One for which the process
+// has no descriptor or no memory left is refused, and Accept gives the errno (EMFILE, ENFILE,
+// ENOMEM); the next call waits for the next request.
 func (l *Listener) Accept(ctx context.Context) (*Request, error) {
 	if l == nil || l.id == nil {
 		return nil, opError(opRequest, wrong("cm: the listener is nil or zero"))

@@ -11,6 +11,9 @@ import (
 // process does what an event asks for and makes what the user sees of it; false: the
 // event is for nobody. The calls of ch are locked.
 func (ch *EventChannel) process(raw *driver.CMEvent) (Event, bool) {
+	if raw.Type == ConnectRequest && raw.Child == nil && raw.Status != 0 {
+		return ch.lost(syscall.Errno(-raw.Status))
+	}
 	id, group := table.get(raw.Handle)
 	if id == nil {
 		dropChild(raw)
@@ -31,7 +34,9 @@ func (ch *EventChannel) process(raw *driver.CMEvent) (Event, bool) {
 	case RouteResolved, RouteError:
 		id.routeResolved(&ev)
 	case ConnectRequest:
-		ok = ch.request(&ev, id, raw)
+		if ok = ch.request(&ev, id, raw); !ok {
+			return ch.lost(ev.Err)
+		}
 	case ConnectResponse:
 		ok = id.responded(&ev, raw)
 	case Established:
@@ -140,8 +145,17 @@ func (id *ID) routeResolved(ev *Event) {
 	id.refresh()
 }
 
-// request makes the id of a peer's request. If it cannot be made the peer is refused,
-// and nobody sees the request.
+// lost makes an event of a request that was refused as this process lacks something. It is
+// for a listener that has the channel for itself; others hear nothing of such a request, nor
+// does a listener of one that was refused for another reason.
+func (ch *EventChannel) lost(err error) (Event, bool) {
+	if !ch.requests || !isErrno(err, syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM) {
+		return Event{}, false
+	}
+	return Event{Type: ConnectRequest, Err: err}, true
+}
+
+// request makes the id of a peer's request. If it cannot be made the peer is refused.
 func (ch *EventChannel) request(ev *Event, listener *ID, raw *driver.CMEvent) bool {
 	if raw.Child == nil {
 		return false
@@ -150,8 +164,9 @@ func (ch *EventChannel) request(ev *Event, listener *ID, raw *driver.CMEvent) bo
 	child.mu.Lock() // the table shows it before it is complete
 	defer child.mu.Unlock()
 	child.refresh()
-	if child.openDevice(ch) != nil {
+	if err := child.openDevice(ch); err != nil {
 		raw.Child.Close()
+		ev.Err = err
 		return false
 	}
 	child.setPeer(&raw.Conn, raw.Private)

@@ -156,6 +156,8 @@ func (id *ID) nextRequest(ctx context.Context, ch *EventChannel, d *dispatcher) 
 			return Event{}, err
 		}
 		switch {
+		case ev.Type == ConnectRequest && ev.ID == nil:
+			return Event{}, id.fail(opRequest, ev.Err)
 		case ev.Type == ConnectRequest:
 			d.retain()
 			if err := ev.ID.move(d.ch, d, false, true); err != nil {
@@ -186,7 +188,7 @@ func (id *ID) listenerErr() error {
 
 // toOwnChannel gives an id whose calls wait a channel of its own.
 func (id *ID) toOwnChannel() error {
-	ch, err := NewEventChannel(id.p)
+	ch, err := newRequests(id.p)
 	if err != nil {
 		return err
 	}

@@ -83,6 +83,7 @@ struct abi_join_mc_attr_ex {
 #define ABI_JOIN_FLAGS 2
 
 enum {
+	ABI_CM_ADDR_ERROR = 1,
 	ABI_CM_CONNECT_REQUEST = 4,
 	ABI_CM_DEVICE_REMOVAL = 11,
 	ABI_CM_MULTICAST_JOIN = 12,

@@ -108,6 +108,76 @@ func TestFakeFullAcceptFails(t *testing.T) {
 	r.event(client, ib.CMRejected, 102)
 }
 
+// TestFakeFullScarce: what fails as the process can open no file says so, in place of what the
+// libraries make of it; and it goes away with its cause.
+func TestFakeFullScarce(t *testing.T) {
+	f := newFake(t, "full")
+	r := newRig(t)
+	server, client, spare := r.channel(), r.channel(), r.channel()
+	l := r.listener(server, 1)
+	id := r.id(spare, 2)
+	lost := r.id(client, 3)
+	if err := lost.ResolveAddr(netip.AddrPort{}, l.Info().Local, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	r.event(client, ib.CMAddrResolved, 3)
+	f.set("drop_request", 1) // as librdmacm does if it cannot open the device
+	if err := lost.Connect(driver.ConnParam{}); err != nil {
+		t.Fatal(err)
+	}
+	for name, call := range map[string]func() error{
+		"rdma_create_id": func() error { _, err := spare.CreateID(4, ib.PortSpaceTCP, ib.RC); return err },
+		"rdma_bind_addr": func() error { return id.BindAddr(netip.AddrPortFrom(fakeAddr, 0)) },
+		"rdma_listen":    func() error { return id.Listen(0) },
+	} {
+		f.fail(name, syscall.ENODEV, 0)
+		if err := call(); !errors.Is(err, syscall.ENODEV) {
+			t.Errorf("%s: %v, want ENODEV", name, err)
+		}
+		withoutDescriptors(t, func() {
+			if err := call(); !errors.Is(err, syscall.EMFILE) {
+				t.Errorf("%s: %v, want EMFILE", name, err)
+			}
+		})
+		f.fail(name, 0, 0)
+	}
+	withoutDescriptors(t, func() {
+		ev, ok, err := server.Next()
+		if !ok || err != nil || ev.Type != ib.CMConnectRequest || ev.Child != nil || ev.Status != -int(syscall.EMFILE) {
+			t.Errorf("a request that the library dropped: %+v, %v, %v", ev, ok, err)
+		}
+		r.noEvent(server) // it is told of once
+		if _, err := r.p.OpenShared("fake1"); !errors.Is(err, syscall.EMFILE) {
+			t.Errorf("a device: %v, want EMFILE", err)
+		}
+		if n := f.calls("rdma_get_devices"); n != 0 {
+			t.Error("the connection manager was asked for a device that it could not open")
+		}
+	})
+	again := r.resolved(client, 5, l.Info().Local)
+	if err := again.Connect(driver.ConnParam{}); err != nil {
+		t.Fatal(err)
+	}
+	r.within("close child", r.event(server, ib.CMConnectRequest, 1).Child.Close)
+	r.event(client, ib.CMRejected, 5)
+}
+
+// withoutDescriptors runs f while this process can open nothing.
+func withoutDescriptors(t *testing.T, f func()) {
+	t.Helper()
+	var was, few syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &was); err != nil {
+		t.Fatal(err)
+	}
+	few = was
+	few.Cur = 1 // of zero poll would complain
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &few); err != nil {
+		t.Fatal(err)
+	}
+	defer syscall.Setrlimit(syscall.RLIMIT_NOFILE, &was)
+	f()
+}
+
 // TestFakeFullCallsFail: every call of an id gives the errno of the library.
 func TestFakeFullCallsFail(t *testing.T) {
 	f := newFake(t, "full")
@@ -116,6 +186,10 @@ func TestFakeFullCallsFail(t *testing.T) {
 	l := r.listener(other, 1)
 	id := r.resolved(ch, 2, l.Info().Local)
 	to := netip.AddrPortFrom(fakeAddr, 9)
+	waiting := r.channel() // with an event, which it keeps
+	if err := r.id(waiting, 3).ResolveAddr(netip.AddrPort{}, to, time.Second); err != nil {
+		t.Fatal(err)
+	}
 	group := netip.MustParseAddr("239.1.2.3")
 	for name, call := range map[string]func() error{
 		"rdma_create_id":         func() error { _, err := ch.CreateID(3, ib.PortSpaceTCP, ib.RC); return err },
@@ -134,7 +208,7 @@ func TestFakeFullCallsFail(t *testing.T) {
 		"rdma_set_option":        func() error { return id.SetOption(0, 0, []byte{1}) },
 		"rdma_join_multicast_ex": func() error { return id.Join(group, 0, 9) },
 		"rdma_leave_multicast":   func() error { return id.Leave(group) },
-		"rdma_get_cm_event":      func() error { _, _, err := ch.Next(); return err },
+		"rdma_get_cm_event":      func() error { _, _, err := waiting.Next(); return err },
 		"rdma_destroy_id":        id.Close,
 	} {
 		for _, errno := range []syscall.Errno{syscall.EINVAL, syscall.ENOMEM, syscall.EPERM, syscall.ENODEV, syscall.EACCES} {

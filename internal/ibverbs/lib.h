@@ -105,6 +105,12 @@ static inline int vb_errno(int r)
 // vb_null is the errno of a function that gave NULL.
 static inline int vb_null(void) { return errno ? errno : EIO; }
 
+// vb_scarce gives the errno of a call whose library takes a file that cannot be opened for a
+// device that is not there: EMFILE or ENFILE in place of ENODEV and EAGAIN, if no file can be
+// opened. vb_no_room says so if n files cannot be opened at a time; 0: they can.
+int vb_scarce(int e);
+int vb_no_room(int n);
+
 // vb_verbs gives the extended context around one, if it reaches far enough to have an
 // operation.
 #define VB_EXTENDED(ctx, op) \

@@ -146,7 +146,10 @@ func (p *Provider) OpenShared(name string) (driver.Context, error) {
 		return old, nil
 	}
 	c, err := p.openShared(name, old)
-	if err != nil {
+	switch {
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+		return nil, err
+	case err != nil:
 		if c, err = p.open(name); err != nil {
 			return nil, err
 		}

@@ -12,7 +12,7 @@ int vb_cm_open(struct abi_event_channel **ch, int *fd)
 	errno = 0;
 	*ch = vb.rdma_create_event_channel();
 	if (!*ch)
-		return vb_null();
+		return vb_scarce(vb_null());
 	*fd = (*ch)->fd;
 	e = vb_nonblock(*fd);
 	if (e)
@@ -82,6 +82,8 @@ static int take(struct abi_cm_event *e, const struct vb_id *id, struct vb_cm_eve
 	memset(&ev->ah, 0, sizeof(ev->ah));
 	ev->type = e->event;
 	ev->status = e->status;
+	if (e->event == ABI_CM_ADDR_ERROR && e->status == -1) // the library's own: it could not open the device
+		ev->status = -vb_scarce(ENODEV);
 	ev->handle = id->handle;
 	ev->removed = e->event == ABI_CM_DEVICE_REMOVAL && e->id->verbs ? vb_device_of(e->id->verbs) : 0;
 	if (e->event == ABI_CM_MULTICAST_JOIN || e->event == ABI_CM_MULTICAST_ERROR || owner->qp_type == ABI_QPT_UD) {
@@ -108,13 +110,25 @@ int vb_cm_next(struct abi_event_channel *ch, struct vb_cm_event *ev)
 	int err;
 
 	for (;;) {
+		switch (vb_readable(ch->fd)) {
+		case 0:
+			return EAGAIN;
+		case -1:
+			return ENODEV;
+		}
 		e = NULL;
 		do {
 			errno = 0;
 			err = vb.rdma_get_cm_event(ch, &e) ? vb_null() : 0;
 		} while (err == EINTR);
-		if (err == EAGAIN && vb_fd_gone(ch->fd))
-			return ENODEV;
+		if (err == EAGAIN && (err = vb_scarce(EAGAIN)) != EAGAIN) {
+			// There was an event, and the library has dropped it: so it does with a request
+			// whose device it cannot open.
+			memset(ev, 0, offsetof(struct vb_cm_event, conn.private_data));
+			ev->type = ABI_CM_CONNECT_REQUEST;
+			ev->status = -err;
+			return 0;
+		}
 		if (err || !e)
 			return err ? err : EAGAIN;
 		id = vb_kept(owner_of(e)->context, owner_of(e));

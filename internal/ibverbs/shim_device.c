@@ -30,16 +30,29 @@ int vb_info(struct abi_device *d, struct vb_device_info *info)
 	return 0;
 }
 
-// scarce gives why the library may have found nothing although there is something: it takes
-// a file that cannot be opened for one that is not there.
-static int scarce(void)
+int vb_no_room(int n)
 {
-	int fd = open("/", O_RDONLY | O_CLOEXEC);
+	int fd = open("/", O_RDONLY | O_CLOEXEC), e = 0;
 
 	if (fd < 0)
 		return errno == EMFILE || errno == ENFILE ? errno : 0;
+	if (n > 1)
+		e = vb_no_room(n - 1);
 	close(fd);
-	return 0;
+	return e;
+}
+
+// A device has two files, and is looked for with another.
+#define DEVICE_FILES 3
+
+int vb_scarce(int e)
+{
+	int none;
+
+	if (e != ENODEV && e != EAGAIN)
+		return e;
+	none = vb_no_room(DEVICE_FILES);
+	return none ? none : e;
 }
 
 // list gets the list of the library. A kernel without RDMA has no devices, which is no
@@ -55,7 +68,7 @@ static int list(struct abi_device ***devs, int *n)
 		return 0;
 	e = *devs || errno == ENOSYS || errno == ENOENT ? 0 : vb_null();
 	if (!e)
-		e = scarce();
+		e = vb_no_room(1);
 	if (e && *devs) {
 		vb.ibv_free_device_list(*devs);
 		*devs = NULL;
@@ -115,11 +128,21 @@ int vb_open(const char *name, struct abi_context **ctx, struct vb_device_info *i
 int vb_open_shared(const char *name, struct abi_context *not_this, struct abi_context **ctx, struct vb_device_info *info)
 {
 	struct abi_context **all;
-	int i, n = 0, e = ENODEV;
+	struct abi_device **devs;
+	int i, n = 0, e;
 
 	*ctx = NULL;
 	if (!vb_has_cm())
 		return VB_NO_LIBRARY;
+	// A device that the manager cannot open here it never opens again.
+	e = list(&devs, &n);
+	if (devs)
+		vb.ibv_free_device_list(devs);
+	if (!e)
+		e = vb_no_room((n < 64 ? n : 64) * DEVICE_FILES);
+	if (e)
+		return e;
+	e = ENODEV;
 	errno = 0;
 	all = vb.rdma_get_devices(&n);
 	if (!all)

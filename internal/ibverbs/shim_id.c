@@ -62,7 +62,7 @@ int vb_id_create(struct abi_event_channel *ch, uint64_t handle, int ps, struct v
 		return ENOMEM;
 	}
 	errno = 0;
-	e = vb_errno(vb.rdma_create_id(ch, &v->id, v->key, ps));
+	e = vb_scarce(vb_errno(vb.rdma_create_id(ch, &v->id, v->key, ps)));
 	if (e) {
 		vb_forget(v->key);
 		free(v);
@@ -123,7 +123,7 @@ int vb_id_bind(struct vb_id *v, const struct vb_addr *a)
 	union abi_sockaddr s;
 
 	errno = 0;
-	return vb_errno(vb.rdma_bind_addr(v->id, addr_in(&s, a)));
+	return vb_scarce(vb_errno(vb.rdma_bind_addr(v->id, addr_in(&s, a))));
 }
 
 int vb_id_resolve_addr(struct vb_id *v, const struct vb_addr *src, const struct vb_addr *dst, int ms)
@@ -143,7 +143,7 @@ int vb_id_option(struct vb_id *v, int level, int name, void *value, size_t n)
 int vb_id_listen(struct vb_id *v, int backlog)
 {
 	errno = 0;
-	return vb_errno(vb.rdma_listen(v->id, backlog));
+	return vb_scarce(vb_errno(vb.rdma_listen(v->id, backlog)));
 }
 
 // Without a device the library follows a NULL pointer in what comes below: it is asked

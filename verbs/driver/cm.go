@@ -94,7 +94,7 @@ type CMInfo struct {
 type CMEvent struct {
 	Type    ib.CMEventType
 	Handle  uint64 // the id; for a request the listener; for a group that of Join
-	Child   CMID   // request only
+	Child   CMID   // request only; nil with a Status: it had to be refused, and Handle may be zero
 	Status  int    // 0, -errno, or the transport's reject code
 	Conn    ConnParam
 	UD      UDParam
