@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -42,6 +43,8 @@ type faultOrders struct {
 	Bystand bool          // wait for completions on the device without a connection, too
 	Stay    bool          // whatever comes on the input
 	Scarce  string        // address of this host: connect to itself with ever more descriptors
+	Fresh   bool          // and the device was never open before
+	Starved string        // address to serve on, at first without descriptors
 }
 
 // faultRole is what the process says, one a line: what and details.
@@ -79,6 +82,8 @@ func faultRole(o faultOrders) error {
 		return r.pin()
 	case o.Scarce != "":
 		return r.scarce(ctx)
+	case o.Starved != "":
+		return r.starved(ctx)
 	case o.Self != "":
 		return r.selfCycles(ctx)
 	}
@@ -105,6 +110,7 @@ type faultRun struct {
 	say   func(format string, args ...any)
 	watch map[*verbs.Device]bool
 	wmu   sync.Mutex
+	echos atomic.Int64
 }
 
 // used says what the process has.
@@ -460,6 +466,7 @@ func (r *faultRun) serveOne(ctx context.Context, req *cm.Request) (err error) {
 		if err := c.send(); err != nil {
 			return errors.Join(c.qp.Err(), err)
 		}
+		r.echos.Add(1)
 	}
 }
 
@@ -480,6 +487,8 @@ func faultClass(err error) string {
 		return "EOF"
 	case errors.Is(err, syscall.ENOMEM):
 		return "ENOMEM"
+	case errors.Is(err, syscall.EMFILE):
+		return "EMFILE"
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
 		return "deadline"
 	case errors.Is(err, syscall.ETIMEDOUT):

@@ -17,58 +17,176 @@ import (
 )
 
 // TestGuestFaultC305_Descriptors lets each call that makes a descriptor fail in turn, by
-// the limit of the process: in listening, dialling, accepting, and what a connection has.
-// Each time there is an error that says so, and nothing is left.
+// the limit of the process: in listening, dialling, accepting, what a connection has, and, in
+// a process that never had it, what the device has. Each time there is an error that says so,
+// and nothing is left.
 func TestGuestFaultC305_Descriptors(t *testing.T) {
 	faultNet(t)
-	p := faultStart(t, "process", faultOrders{Scarce: faultHere + ":7009"}, kernelEnv)
-	said := p.until(8*faultLimit, "scarce ")
-	if strings.Contains(said, "fault: left ") {
-		t.Error("objects are left")
+	for _, fresh := range []bool{false, true} {
+		t.Run(map[bool]string{false: "Used", true: "Fresh"}[fresh], func(t *testing.T) {
+			p := faultStart(t, "process", faultOrders{Scarce: faultHere + ":7009", Fresh: fresh}, kernelEnv)
+			said := p.until(8*faultLimit, "scarce ")
+			if strings.Contains(said, "fault: left ") {
+				t.Error("objects are left")
+			}
+			if strings.Contains(said, "fault: round other") {
+				t.Error("an error does not say what is scarce")
+			}
+			var failed, before, after int
+			rest := said[strings.LastIndex(said, "fault: scarce ")+len("fault: scarce "):]
+			if _, err := fmt.Sscan(rest, &failed, &before, &after); err != nil {
+				t.Fatalf("%q: %v", rest, err)
+			}
+			if failed < 4 {
+				t.Errorf("only %d calls failed", failed)
+			}
+			if after > before {
+				t.Errorf("%d descriptors after a connection, and %d after another", before, after)
+			}
+			p.expect(faultLimit, "done")
+		})
 	}
-	if strings.Contains(said, "fault: round other") {
-		t.Error("an error does not say what is scarce")
+}
+
+// TestGuestFaultC312_Accept: a server without descriptors is told so by Accept, its peers are
+// refused at once, what it has goes on, and when it has descriptors again it serves.
+func TestGuestFaultC312_Accept(t *testing.T) {
+	faultNet(t)
+	server := faultStart(t, "server", faultOrders{Starved: ":7012"}, kernelEnv)
+	server.expect(faultLimit, "ready ")
+	refused := func(name string) {
+		t.Helper()
+		c := faultStart(t, name, faultOrders{Dial: faultHere + ":7012", Cycles: 1}, kernelEnv)
+		if end := c.expect(faultLimit, "ended "); !strings.HasPrefix(end, "ECONNREFUSED: ") {
+			t.Errorf("a peer of a server without descriptors ended with %s", end)
+		}
 	}
-	var failed, before, after int
-	rest := said[strings.LastIndex(said, "fault: scarce ")+len("fault: scarce "):]
-	if _, err := fmt.Sscan(rest, &failed, &before, &after); err != nil {
-		t.Fatalf("%q: %v", rest, err)
+	refused("first") // the device of a listener on all addresses is not open yet
+	if said := server.expect(faultLimit, "accept "); !strings.HasPrefix(said, "EMFILE: ") {
+		t.Errorf("Accept gave %s", said)
 	}
-	if failed < 4 {
-		t.Errorf("only %d calls failed", failed)
+	living := faultStart(t, "living", faultOrders{Dial: faultHere + ":7012", Cycles: 1}, kernelEnv)
+	living.expect(faultLimit, "connected")
+	server.expect(faultLimit, "scarce again")
+	refused("second") // the device is open, and there is no descriptor for what a connection has
+	if said := server.expect(faultLimit, "served "); !strings.HasPrefix(said, "EMFILE: ") {
+		t.Errorf("to serve without descriptors gave %s", said)
 	}
-	if after > before {
-		t.Errorf("%d descriptors after a connection, and %d after another", before, after)
+	before := server.used(faultLimit)
+	last := faultStart(t, "last", faultOrders{Dial: faultHere + ":7012", Cycles: 1}, kernelEnv)
+	last.expect(faultLimit, "connected")
+	last.kill()
+	after := server.used(faultLimit)
+	if after.objects > before.objects || after.fds > before.fds {
+		t.Errorf("the server had %+v, and has %+v", before, after)
 	}
-	p.expect(faultLimit, "done")
+	server.expect(faultLimit, "alive")
+	select {
+	case <-living.ended:
+		t.Error("the connection that stood has ended")
+	default:
+	}
+}
+
+// starved serves, at first with no room for a descriptor, then one connection, and while
+// that stands again with none, and then another.
+func (r *faultRun) starved(ctx context.Context) error {
+	l, err := cm.Listen(r.p, r.o.Starved, nil)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	short, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+	_, err = l.Accept(short) // as servers do before anything happens
+	cancel()
+	if !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	err = withRoom(0, func() error {
+		r.say("ready %v", l.Addr())
+		_, err := l.Accept(ctx)
+		r.say("accept %s: %v", faultClass(err), err)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	serve := func() error {
+		req, err := l.Accept(ctx)
+		if err == nil {
+			err = r.serveOne(ctx, req)
+		}
+		return err
+	}
+	served := make(chan error, 1)
+	go func() { served <- serve() }()
+	if err := r.echoing(ctx); err != nil {
+		return err
+	}
+	err = withRoom(0, func() error {
+		r.say("scarce again")
+		err := serve()
+		r.say("served %s: %v", faultClass(err), err)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	r.used()
+	r.say("connection %v", serve())
+	r.used()
+	if err := r.echoing(ctx); err != nil {
+		return err
+	}
+	r.say("alive")
+	<-served // the test ends the peer
+	return nil
+}
+
+// echoing waits until more messages have been echoed.
+func (r *faultRun) echoing(ctx context.Context) error {
+	for n := r.echos.Load(); r.echos.Load() < n+3; {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+// descriptors counts those that are open.
+func descriptors() int {
+	l, _ := os.ReadDir("/proc/self/fd")
+	return len(l) - 1 // and that of the directory
+}
+
+// withRoom runs f while the process can open only so many descriptors more.
+func withRoom(room int, f func() error) error {
+	var was unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
+		return err
+	}
+	few := was
+	few.Cur = uint64(descriptors() + room)
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
+		return err
+	}
+	err := f()
+	return errors.Join(err, unix.Setrlimit(unix.RLIMIT_NOFILE, &was))
 }
 
 // scarce makes a connection of this process to itself with room for no descriptor, then
 // with room for one more each time, until there is enough.
 func (r *faultRun) scarce(ctx context.Context) error {
-	var was unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
-		return err
-	}
-	open := func() int {
-		l, _ := os.ReadDir("/proc/self/fd")
-		return len(l) - 1 // and that of the directory
-	}
-	// The libraries look for their parts once: what they do not find then they never have.
-	if err := r.once(ctx); err != nil {
-		return err
+	if !r.o.Fresh {
+		if err := r.once(ctx); err != nil {
+			return err
+		}
 	}
 	failed := 0
 	for room := 0; room < 64; room++ {
-		few := was
-		few.Cur = uint64(open() + room)
-		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
-			return err
-		}
-		err := r.once(ctx)
-		if e := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); e != nil {
-			return e
-		}
+		err := withRoom(room, func() error { return r.once(ctx) })
 		class := "fine"
 		switch {
 		case errors.Is(err, syscall.EMFILE):
@@ -87,9 +205,9 @@ func (r *faultRun) scarce(ctx context.Context) error {
 		}
 		failed++
 	}
-	before := open()
+	before := descriptors()
 	err := r.once(ctx)
-	r.say("scarce %d %d %d", failed, before, open())
+	r.say("scarce %d %d %d", failed, before, descriptors())
 	return err
 }
 

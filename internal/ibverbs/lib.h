@@ -110,6 +110,9 @@ static inline int vb_null(void) { return errno ? errno : EIO; }
 // opened. vb_no_room says so if n files cannot be opened at a time; 0: they can.
 int vb_scarce(int e);
 int vb_no_room(int n);
+// vb_look has the libraries look for devices, if they have not yet. It fails only for want of
+// descriptors.
+int vb_look(void);
 
 // vb_verbs gives the extended context around one, if it reaches far enough to have an
 // operation.

@@ -9,6 +9,9 @@ int vb_cm_open(struct abi_event_channel **ch, int *fd)
 	*ch = NULL;
 	if (!vb_has_cm())
 		return VB_NO_LIBRARY;
+	e = vb_look();
+	if (e)
+		return e;
 	errno = 0;
 	*ch = vb.rdma_create_event_channel();
 	if (!*ch)

@@ -55,15 +55,24 @@ int vb_scarce(int e)
 	return none ? none : e;
 }
 
+// The first list makes the library look for its drivers, once for the process: those whose
+// files it cannot open then it never has. It opens a few at a time.
+#define FIRST_FILES 8
+static int looked;
+
 // list gets the list of the library. A kernel without RDMA has no devices, which is no
 // error.
 static int list(struct abi_device ***devs, int *n)
 {
 	int e;
 
-	errno = 0;
+	*devs = NULL;
 	*n = 0;
+	if (!__atomic_load_n(&looked, __ATOMIC_ACQUIRE) && (e = vb_no_room(FIRST_FILES)))
+		return e;
+	errno = 0;
 	*devs = vb.ibv_get_device_list(n);
+	__atomic_store_n(&looked, 1, __ATOMIC_RELEASE);
 	if (*devs && *n > 0)
 		return 0;
 	e = *devs || errno == ENOSYS || errno == ENOENT ? 0 : vb_null();
@@ -74,6 +83,19 @@ static int list(struct abi_device ***devs, int *n)
 		*devs = NULL;
 	}
 	return e;
+}
+
+int vb_look(void)
+{
+	struct abi_device **devs;
+	int n, e;
+
+	if (__atomic_load_n(&looked, __ATOMIC_ACQUIRE))
+		return 0;
+	e = list(&devs, &n);
+	if (devs)
+		vb.ibv_free_device_list(devs);
+	return e == EMFILE || e == ENFILE ? e : 0;
 }
 
 int vb_list(struct vb_device_info **infos, int *n)
