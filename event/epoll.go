@@ -16,7 +16,6 @@ type epoller struct {
 	events []unix.EpollEvent
 	n      int
 	err    error
-	first  bool
 }
 
 // notifier is an epoll instance as package wait sees it.
@@ -35,7 +34,6 @@ func (p *epoller) wait(block bool, hits []hit) ([]hit, error) {
 	if !block {
 		p.look()
 	} else {
-		p.first = true
 		if _, err := p.park.Park(context.Background(), 0); err != nil {
 			return hits, err
 		}
@@ -57,13 +55,8 @@ func (p *epoller) wait(block bool, hits []hit) ([]hit, error) {
 	return hits, nil
 }
 
-// try is called by the parker, before it sleeps and after each wake-up. It calls once more
-// than is of use here, before it prepares the sleep.
+// try is called by the parker, before it sleeps and after each wake-up.
 func (p *epoller) try() bool {
-	if p.first {
-		p.first = false
-		return false
-	}
 	p.look()
 	return p.n > 0 || p.err != nil
 }

@@ -65,6 +65,7 @@ func (d *Device) CreateCompChannel() (*CompChannel, error) {
 	}
 	_, ch.waits = ch.d.(driver.Waiter)
 	ch.park = wait.NewParker(ch.d, ch.try)
+	ch.park.Nap()
 	ch.begin(d, ch.describe, ch.destroy)
 	return ch, nil
 }
@@ -282,9 +283,11 @@ func (ch *CompChannel) try() bool {
 	return ch.got != nil || ch.fault != nil
 }
 
-// deliver takes all events and wakes whom they concern. ch.mu is held.
+// deliver takes events and wakes whom they concern: all events, or, if there are no followers
+// that could be concerned, those up to the leader's: what is left is found by who sleeps next.
+// ch.mu is held.
 func (ch *CompChannel) deliver() {
-	for {
+	for ch.leader == nil || !ch.leader.woken || ch.follow != nil {
 		cq, err := ch.device()
 		if err != nil {
 			if !errors.Is(ch.fault, err) {

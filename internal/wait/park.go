@@ -34,6 +34,7 @@ type Parker struct {
 	p      *poller
 	gate   *gate // a new one after each interruption
 	again  bool  // the descriptor was looked at in this sleep; of who is parked
+	nap    nap
 }
 
 // Wake says what ended a sleep.
@@ -69,11 +70,25 @@ func (p *Parker) Park(ctx context.Context, limit time.Duration) (Wake, error) {
 	if err := ctx.Err(); err != nil {
 		return Kicked, err
 	}
-	if p.try() {
+	if p.w != nil && p.try() { // with a descriptor the sleep begins with a look
 		return Found, nil
 	}
+	if p.nap.wanted(limit) {
+		if why, done, err := p.doze(ctx); done {
+			return why, err
+		}
+	}
+	return p.parkFor(ctx, limit)
+}
+
+// parkFor sleeps in Go's poller, or in the notifier's own way.
+func (p *Parker) parkFor(ctx context.Context, limit time.Duration) (why Wake, err error) {
 	if ok, err := p.begin(limit); !ok {
 		return Kicked, err
+	}
+	if p.nap.most > 0 {
+		start := time.Now()
+		defer func() { p.nap.polledFor(time.Since(start), why == Found && err == nil) }()
 	}
 	var stop func() bool
 	if ctx.Done() != nil {
@@ -115,12 +130,8 @@ func (p *Parker) begin(limit time.Duration) (ok bool, err error) {
 		p.kicked = false
 		return false, nil
 	}
-	if p.w == nil && p.p == nil {
-		fd, err := p.n.FD()
-		if err != nil {
-			return false, err
-		}
-		if p.p, err = newPoller(fd); err != nil {
+	if p.w == nil {
+		if err := p.enter(); err != nil {
 			return false, err
 		}
 	}
@@ -135,6 +146,26 @@ func (p *Parker) begin(limit time.Duration) (ok bool, err error) {
 		}
 	}
 	return true, nil
+}
+
+// enter has Go's poller look at the descriptor. p.mu is held.
+func (p *Parker) enter() error {
+	if p.p == nil {
+		fd, err := p.n.FD()
+		if err != nil {
+			return err
+		}
+		if p.nap.most > 0 {
+			p.p, err = newGated(fd)
+		} else {
+			p.p, err = newPoller(fd)
+		}
+		if err != nil {
+			p.p = nil
+			return err
+		}
+	}
+	return p.p.enter()
 }
 
 // end takes the traces of a sleep away.
@@ -218,9 +249,12 @@ func (p *Parker) interrupt() {
 		return
 	}
 	p.broken = true
-	if p.w != nil {
+	switch {
+	case p.nap.in:
+		p.nap.rouse()
+	case p.w != nil:
 		p.gate.open()
-	} else {
+	default:
 		p.p.interrupt()
 	}
 }
@@ -247,6 +281,7 @@ func (p *Parker) Close() {
 		p.timer.Stop()
 	}
 	p.interrupt()
+	p.nap.close()
 	if p.p != nil {
 		p.p.close()
 	}

@@ -37,7 +37,7 @@ func TestParkDescriptor(t *testing.T) {
 	r, w := hangUp(t)
 	looks := 0
 	p = NewParker(pipeEnd(r), func() bool {
-		if looks++; looks == 2 { // by Go's poller, before it sleeps
+		if looks++; looks == 1 { // by Go's poller, before it sleeps
 			wg.Go(w)
 		}
 		return false

@@ -21,6 +21,10 @@ type poller struct {
 	fds   [1]unix.PollFD
 	gone  bool
 	dead  bool // it reported an error and nothing else
+
+	gated bool // f is an epoll instance, which fd is in, or not
+	fd    int
+	in    bool
 }
 
 func newPoller(fd int) (*poller, error) {
@@ -49,6 +53,55 @@ func newPoller(fd int) (*poller, error) {
 	return p, nil
 }
 
+// newGated makes a poller whose descriptor can be taken out of Go's poller, and put back: what is in
+// it wakes a thread for each event, whoever waits for that. Between Go's poller and the
+// descriptor is an epoll instance, which the descriptor is not in yet.
+func newGated(fd int) (*poller, error) {
+	ep, err := unix.EpollCreate()
+	if err != nil {
+		return nil, fmt.Errorf("make an epoll instance for the event descriptor: %w", err)
+	}
+	if err := unix.SetNonblock(ep, true); err != nil {
+		unix.Close(ep)
+		return nil, fmt.Errorf("make the epoll instance non-blocking: %w", err)
+	}
+	p := &poller{f: os.NewFile(uintptr(ep), "rdma events"), gated: true, fd: fd}
+	if p.rc, err = p.f.SyscallConn(); err != nil {
+		p.f.Close()
+		return nil, err
+	}
+	if p.f.SetReadDeadline(time.Time{}) != nil {
+		err := refusal(ep)
+		p.f.Close()
+		return nil, err
+	}
+	p.check = p.ready
+	return p, nil
+}
+
+// enter has Go's poller look at the descriptor, and leave ends that. They cost nothing if it is so.
+func (p *poller) enter() error {
+	if !p.gated || p.in {
+		return nil
+	}
+	var err error
+	if e := p.rc.Control(func(ep uintptr) { err = unix.EpollAdd(int(ep), p.fd, unix.PollIn) }); e != nil {
+		return e
+	}
+	p.in = err == nil
+	if err != nil {
+		return fmt.Errorf("wait for the descriptor in an epoll instance: %w", err)
+	}
+	return nil
+}
+
+func (p *poller) leave() {
+	if p.gated && p.in {
+		p.in = false
+		p.rc.Control(func(ep uintptr) { unix.EpollDel(int(ep), p.fd) })
+	}
+}
+
 // refusal gives the error with which epoll refuses a descriptor: nested too deeply, as many
 // watches as the system permits, not a file that can be waited for.
 func refusal(fd int) error {
@@ -66,6 +119,9 @@ func refusal(fd int) error {
 // ready asks the descriptor itself. The runtime calls it before it sleeps and after
 // each edge, so an edge that came before the sleep is not lost.
 func (p *poller) ready(fd uintptr) bool {
+	if p.gated {
+		fd = uintptr(p.fd)
+	}
 	p.fds[0] = unix.PollFD{Fd: int32(fd), Events: unix.PollIn}
 	n, err := unix.Poll(p.fds[:], 0)
 	if err != nil {

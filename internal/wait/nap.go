@@ -1,0 +1,97 @@
+package wait
+
+import (
+	"runtime"
+	"sync/atomic"
+	"time"
+)
+
+// A nap is a sleep in the notifier's own descriptor, in one system call, as a program in C
+// sleeps: the thread is held, and so it is also the one that is woken. A goroutine that sleeps in
+// Go's poller is woken by way of Go's scheduler. If its process has nothing else to do, that means
+// that a thread looks for work at all processors, and that Go's monitor is woken with it: on an
+// emulated machine nine switches of threads for an event where there need be two.
+//
+// Nobody may hold many threads, nor one for long. So naps are for waits that are expected to end
+// soon, as those before them did; each lasts a few milliseconds at most, then the sleep goes on in
+// Go's poller; and at most half of Go's processors are in one.
+const (
+	napMost  = 8 * time.Millisecond // the longest
+	napSlice = 4 * time.Millisecond // after which a context is looked at
+	napTurn  = 4 * time.Millisecond // between two turns of the scheduler
+	napNear  = 2                    // waits shorter than napMost, one after the other, until the next may nap
+)
+
+// nap is the state of a Parker.
+type nap struct {
+	most   time.Duration // the longest; zero: there are none
+	slice  time.Duration
+	near   int   // waits that were short, one after the other; of who is parked
+	polled bool  // the last sleep was in Go's poller; of who is parked
+	turn   int64 // when others had their turn, as Now gives it; of who is parked
+	fds    napFDs
+	in     bool // somebody naps; under Parker.mu
+}
+
+// napping counts goroutines in a nap.
+var napping atomic.Int32
+
+// napPlaces is how many there may be. It is looked up now and then, as that costs as much as a
+// look for an event.
+var napPlaces atomic.Int32
+
+// napTaken says whether a nap may begin; then napEnd must be called.
+func napTaken() bool {
+	if napping.Add(1) <= napPlaces.Load() {
+		return true
+	}
+	napping.Add(-1)
+	return false
+}
+
+func napEnd() { napping.Add(-1) }
+
+// Nap allows naps, for a notifier whose descriptor says what try can take: it is readable exactly
+// while try says true. It must be called before the first Park.
+func (p *Parker) Nap() {
+	if p.w == nil {
+		p.nap.most, p.nap.slice = napMost, napSlice
+	}
+}
+
+// wanted says whether the next sleep should begin with a nap.
+func (n *nap) wanted(limit time.Duration) bool {
+	return n.most > 0 && n.near >= napNear && (limit <= 0 || limit > n.most)
+}
+
+// polledFor says that a sleep in Go's poller has ended after a time, and whether with something.
+func (n *nap) polledFor(took time.Duration, found bool) {
+	n.polled = true
+	if !found || took > n.most {
+		n.near = 0
+		return
+	}
+	if n.near++; n.near == napNear {
+		napPlaces.Store(int32(runtime.GOMAXPROCS(0) / 2))
+	}
+}
+
+// yield is called before a nap. Who never leaves its thread to the scheduler is taken for one that
+// computes: Go's monitor interrupts it after 10 ms, takes its processor away, and goes on looking at
+// it closely.
+func (n *nap) yield() {
+	if now := Now(); now-n.turn > int64(napTurn) {
+		n.turn = now
+		runtime.Gosched()
+	}
+}
+
+// begun is called when a nap begins. A thread that was woken in Go's poller may have been the one
+// that sleeps there for the whole process, and it is about to sleep elsewhere. A goroutine more,
+// which does nothing, has Go wake another thread, and that goes to sleep in the poller.
+func (n *nap) begun() {
+	if n.polled {
+		n.polled = false
+		go func() {}()
+	}
+}

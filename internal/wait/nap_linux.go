@@ -1,0 +1,126 @@
+package wait
+
+import (
+	"context"
+	"net"
+	"time"
+
+	"github.com/verbena-rdma/verbena/internal/unix"
+)
+
+// napFDs are the descriptors of a nap: the notifier's own, and an eventfd that interrupts.
+type napFDs struct {
+	made bool
+	set  [2]unix.PollFD
+}
+
+// doze sleeps for a while. done means that the wait has ended, with why and err as those of
+// Park; else it goes on in Go's poller.
+func (p *Parker) doze(ctx context.Context) (why Wake, done bool, err error) {
+	if end, ok := ctx.Deadline(); ok && time.Until(end) <= p.nap.most || !napTaken() {
+		return Kicked, false, nil
+	}
+	defer napEnd()
+	if ok, err := p.dozeBegin(); !ok {
+		return Kicked, true, err
+	}
+	p.nap.yield()
+	found, near := p.dozeFor(ctx)
+	if !near {
+		p.nap.near = napNear - 1
+	}
+	kicked, closed := p.dozeEnd()
+	switch {
+	case closed:
+		return Kicked, true, net.ErrClosed
+	case found:
+		return Found, true, nil
+	case ctx.Err() != nil:
+		return Kicked, true, ctx.Err()
+	case kicked:
+		return Kicked, true, nil
+	}
+	return Kicked, false, nil
+}
+
+// dozeBegin prepares a nap, unless a kick is due.
+func (p *Parker) dozeBegin() (ok bool, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false, net.ErrClosed
+	}
+	if p.kicked {
+		p.kicked = false
+		return false, nil
+	}
+	if f := &p.nap.fds; !f.made {
+		fd, err := p.n.FD()
+		if err != nil {
+			return false, err
+		}
+		ev, err := unix.Eventfd()
+		if err != nil {
+			return false, err
+		}
+		f.made = true
+		f.set = [2]unix.PollFD{{Fd: int32(fd), Events: unix.PollIn}, {Fd: int32(ev), Events: unix.PollIn}}
+	}
+	if p.p != nil {
+		p.p.leave()
+	}
+	p.parked, p.nap.in = true, true
+	p.nap.begun()
+	return true, nil
+}
+
+// dozeFor sleeps until try says true, somebody interrupts, ctx ends, or the time is up. near: it
+// was not.
+func (p *Parker) dozeFor(ctx context.Context) (found, near bool) {
+	set := &p.nap.fds.set
+	for range p.nap.most / p.nap.slice {
+		n, err := unix.Poll(set[:], p.nap.slice)
+		switch {
+		case err != nil:
+			return false, false
+		case n == 0: // the time is up, or a signal came
+		case set[1].Revents != 0:
+			return false, true
+		case set[0].Revents&unix.PollIn == 0: // an error, which Go's poller tells
+			return false, false
+		case p.try():
+			return true, true
+		}
+		if ctx.Err() != nil {
+			return false, true
+		}
+	}
+	return false, false
+}
+
+// dozeEnd takes the traces of a nap away.
+func (p *Parker) dozeEnd() (kicked, closed bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	kicked = p.kicked
+	p.parked, p.kicked, p.nap.in = false, false, false
+	if p.broken && !p.closed {
+		p.broken = false
+		unix.EventfdDrain(int(p.nap.fds.set[1].Fd))
+	}
+	if p.closed {
+		p.nap.close()
+	}
+	return kicked, p.closed
+}
+
+// rouse ends a nap, also one that is about to begin. Parker.mu is held.
+func (n *nap) rouse() { unix.EventfdSignal(int(n.fds.set[1].Fd)) }
+
+// close closes what naps used, if nobody is in one: who is does it at its end. Parker.mu is held.
+func (n *nap) close() {
+	if n.fds.made && !n.in {
+		n.fds.made = false
+		unix.Close(int(n.fds.set[1].Fd))
+	}
+}
