@@ -16,8 +16,10 @@ const (
 	spinAlone = wait.DefaultSpin
 	spinTurns = 8
 
-	// spinCall is how long a provider may look inside one call.
-	spinCall = 4 * time.Microsecond
+	// spinCall is how long a provider may look inside one call at first, and spinCallMost
+	// later: while it does it does not go in and out, where it would see nothing.
+	spinCall     = 4 * time.Microsecond
+	spinCallMost = 4 * spinCall
 
 	// spinLook is less than a look takes: spinning ends where time stands still, too.
 	spinLook = 50 * time.Nanosecond
@@ -26,12 +28,14 @@ const (
 // spinFor polls for a time without arming. It lets others run in between, see wait.Pace.
 func (cq *CQ) spinFor(ctx context.Context, d time.Duration, start time.Time, dst []WC) (int, error) {
 	processors := wait.Processors()
-	slow := cq.slow()
+	cq.spin.single.Store(processors == 1)
+	slow, call := cq.slow(), spinCall
 	for i := 1; ; i++ {
 		var n int
 		var err error
 		if slow != nil {
-			n, err = cq.pollFor(slow, min(d, spinCall), dst)
+			n, err = cq.pollFor(slow, min(d, call), dst)
+			call = min(2*call, spinCallMost)
 		} else {
 			n, err = cq.Poll(dst)
 		}
@@ -52,14 +56,24 @@ func (cq *CQ) spinFor(ctx context.Context, d time.Duration, start time.Time, dst
 	}
 }
 
+// first is Poll at the beginning of a wait. Who is going to look for a while in any case does so
+// in the first call already.
+func (cq *CQ) first(dst []WC) (int, error) {
+	if cq != nil && cq.spin.always.Load() {
+		if p := cq.slow(); p != nil {
+			return cq.pollFor(p, spinCall, dst)
+		}
+	}
+	return cq.Poll(dst)
+}
+
 // slow gives the provider's way to look for a while, if it has one and others have a
 // processor meanwhile; else nil.
 func (cq *CQ) slow() driver.SpinPoller {
-	p, ok := cq.d.(driver.SpinPoller)
-	if !ok || wait.Processors() == 1 {
+	if cq.spin.single.Load() {
 		return nil
 	}
-	return p
+	return cq.spinner
 }
 
 // pollFor is Poll, but the provider looks for a while.

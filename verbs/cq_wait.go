@@ -21,7 +21,7 @@ func (cq *CQ) Wait(ctx context.Context, dst []WC) (int, error) {
 	if err := ctx.Err(); err != nil {
 		return 0, err
 	}
-	n, err := cq.Poll(dst)
+	n, err := cq.first(dst)
 	if n > 0 || err != nil || len(dst) == 0 {
 		return n, err
 	}
@@ -133,8 +133,13 @@ func (cq *CQ) park(ctx context.Context, dst []WC) (int, error) {
 func (cq *CQ) armAndPoll(dst []WC) (int, error) {
 	cq.mu.Lock()
 	var err error
+	looked := false
 	if !cq.shut && cq.broken == nil && cq.armed.Load() != armedAny {
-		err = cq.arm(armedAny)
+		if looked = cq.armer != nil && len(cq.pending) == 0; looked {
+			err = cq.armAndFetch()
+		} else {
+			err = cq.arm(armedAny)
+		}
 	}
 	if err != nil {
 		cq.mu.Unlock()
@@ -144,7 +149,10 @@ func (cq *CQ) armAndPoll(dst []WC) (int, error) {
 		}
 		return 0, opError("arm", cq.dev, cq.describe(), err)
 	}
-	n, err := cq.take(dst)
+	n := 0
+	if !looked || cq.broken != nil || len(cq.pending) > 0 || cq.staged.len() > 0 {
+		n, err = cq.take(dst)
+	}
 	bad := cq.broken != nil && !cq.failed
 	cq.mu.Unlock()
 	if bad {
@@ -163,6 +171,20 @@ func (cq *CQ) arm(state uint32) error {
 		cq.armed.Store(unarmed)
 	}
 	return err
+}
+
+// armAndFetch is arm for any completion, and fetch. cq.mu is held, and nothing is pending.
+func (cq *CQ) armAndFetch() error {
+	cq.armed.Store(armedAny)
+	p, armed, err := cq.armer.ArmPoll()
+	if armed != nil {
+		cq.armed.Store(unarmed)
+	}
+	if err != nil {
+		cq.broken = err
+	}
+	cq.pending = p
+	return armed
 }
 
 // Arm asks for one event of the channel at the next completion (ibv_req_notify_cq)

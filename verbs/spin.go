@@ -53,12 +53,16 @@ func (cq *CQ) SetSpin(s Spin) {
 	defer sp.mu.Unlock()
 	sp.s.Set(s.Max, s.Adaptive)
 	sp.on.Store(s.Adaptive || s.Max > 0)
+	sp.always.Store(!s.Adaptive && s.Max >= spinCall)
 	sp.learns.Store(s.Adaptive)
+	sp.single.Store(wait.Processors() == 1)
 }
 
 // spinState is the policy of a queue and what it has learned.
 type spinState struct {
 	on, learns atomic.Bool
+	always     atomic.Bool // each wait looks for spinCall at least
+	single     atomic.Bool // there is one processor, or was when somebody looked
 	pace       wait.Pace
 	mu         sync.Mutex
 	s          wait.Spinner

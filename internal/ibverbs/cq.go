@@ -9,6 +9,8 @@ package ibverbs
 #cgo nocallback vb_poll_for
 #cgo noescape vb_arm
 #cgo nocallback vb_arm
+#cgo noescape vb_arm_poll
+#cgo nocallback vb_arm_poll
 #include "shim.h"
 */
 import "C"
@@ -36,6 +38,7 @@ var (
 	_ driver.Moderator  = (*cq)(nil)
 	_ driver.Resizer    = (*cq)(nil)
 	_ driver.SpinPoller = (*cq)(nil)
+	_ driver.ArmPoller  = (*cq)(nil)
 )
 
 // The shim writes completions as Go reads them: a difference of layouts does not compile.
@@ -115,6 +118,23 @@ func (q *cq) Arm(solicited bool) error {
 		s = 1
 	}
 	return q.d.fail(C.vb_arm(q.p, s))
+}
+
+// ArmPoll asks for one event, and polls, in one call of C.
+func (q *cq) ArmPoll() (wc []driver.WC, armed, err error) {
+	if q.d.gone.Load() {
+		armed = driver.ErrDeviceGone
+		wc, err = q.Poll()
+		return wc, armed, err
+	}
+	n := C.vb_arm_poll(q.p)
+	if n < C.VB_ARM_FAILED {
+		armed = q.d.fail(C.VB_ARM_FAILED - n)
+		wc, err = q.Poll()
+		return wc, armed, err
+	}
+	wc, err = q.polled(n)
+	return wc, nil, err
 }
 
 // Moderate delays events (ibv_modify_cq); many devices cannot (errors.ErrUnsupported).

@@ -189,6 +189,10 @@ int vb_poll(uintptr_t cq);
 int vb_poll_for(uintptr_t cq, int64_t ns);
 #define VB_SPIN_MAX 50000
 int vb_arm(uintptr_t cq, int solicited);
+// vb_arm_poll arms for any completion and is vb_poll then. If that fails it gives
+// VB_ARM_FAILED - errno, and has not polled.
+int vb_arm_poll(uintptr_t cq);
+#define VB_ARM_FAILED (-100000)
 
 // Queue pairs.
 

@@ -38,17 +38,13 @@ int vb_channel_next(uintptr_t p, uint64_t *handle)
 	int e;
 
 	do {
-		// Asked first, as older kernels answer EAGAIN for ever when the device is gone.
-		switch (vb_readable(ch->fd)) {
-		case 0:
-			return EAGAIN;
-		case -1:
-			return ENODEV;
-		}
 		do {
 			errno = 0;
 			e = vb.ibv_get_cq_event(ch, &cq, &context) ? vb_null() : 0;
 		} while (e == EINTR);
+		// Older kernels answer EAGAIN for ever when the device is gone; the descriptor knows.
+		if (e == EAGAIN)
+			return vb_readable(ch->fd) == -1 ? ENODEV : EAGAIN;
 		if (e)
 			return e == EIO ? ENODEV : e;
 		c = vb_kept(context, cq);
@@ -200,8 +196,8 @@ int vb_poll_for(uintptr_t p, int64_t ns)
 		return n;
 	end = now() + (ns < VB_SPIN_MAX ? ns : VB_SPIN_MAX);
 	do {
+		relax();
 		for (i = 0; i < POLLS_PER_CLOCK; i++) {
-			relax();
 			n = poll_cq(c);
 			if (n)
 				return n;
@@ -216,4 +212,11 @@ int vb_arm(uintptr_t p, int solicited)
 
 	errno = 0;
 	return vb_errno(c->cq->context->ops.req_notify_cq(c->cq, solicited));
+}
+
+int vb_arm_poll(uintptr_t p)
+{
+	int e = vb_arm(p, 0);
+
+	return e ? VB_ARM_FAILED - e : vb_poll(p);
 }

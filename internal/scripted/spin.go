@@ -6,7 +6,10 @@ import (
 	"github.com/verbena-rdma/verbena/verbs/driver"
 )
 
-var _ driver.SpinPoller = (*CQ)(nil)
+var (
+	_ driver.SpinPoller = (*CQ)(nil)
+	_ driver.ArmPoller  = (*CQ)(nil)
+)
 
 // PollFor is Poll: it looks once, as in virtual time nothing would end it.
 // It is counted as "poll for", too.
@@ -15,4 +18,11 @@ func (q *CQ) PollFor(time.Duration) ([]driver.WC, error) {
 	q.p.calls["poll for"]++
 	q.p.mu.Unlock()
 	return q.Poll()
+}
+
+// ArmPoll is Arm and then Poll.
+func (q *CQ) ArmPoll() (wc []driver.WC, armed, err error) {
+	armed = q.Arm(false)
+	wc, err = q.Poll()
+	return wc, armed, err
 }

@@ -100,6 +100,13 @@ type SpinPoller interface {
 	PollFor(d time.Duration) ([]WC, error)
 }
 
+// ArmPoller is an optional ability of a CQ whose calls cost more than what they do: ArmPoll is
+// Arm for any completion and then Poll. An error of the first is told by armed; then it has
+// polled, too.
+type ArmPoller interface {
+	ArmPoll() (wc []WC, armed, err error)
+}
+
 // Sleeper is an optional ability of a CQ whose provider reads the network in Go: a
 // goroutine that waits for this queue alone needs no event.
 type Sleeper interface {
