@@ -150,22 +150,31 @@ func ourPair(wrap []string, env, addr string, o options) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
-	defer server.Wait()
-	defer server.Process.Kill()
 	if _, err := find(out, "ready"); err != nil {
-		return 0, fmt.Errorf("server: %w", err)
+		server.Process.Kill()
+		return 0, fmt.Errorf("server: %w, %w", err, finish(server))
 	}
 	client, out, err := start("-connect")
 	if err != nil {
+		server.Process.Kill()
+		return 0, errors.Join(err, finish(server))
+	}
+	v, err := find(out, "result")
+	// Both end by themselves, in order: the connection is closed, and none of them tells an error.
+	if err = errors.Join(err, finish(client), finish(server)); err != nil {
 		return 0, err
 	}
-	defer client.Wait()
-	defer client.Process.Kill()
-	v, err := find(out, "result")
-	if err != nil {
-		return 0, fmt.Errorf("client: %w", err)
-	}
 	return strconv.ParseFloat(strings.TrimSpace(v), 64)
+}
+
+// finish waits for a process, for a while.
+func finish(cmd *exec.Cmd) error {
+	kill := time.AfterFunc(20*time.Second, func() { cmd.Process.Kill() })
+	defer kill.Stop()
+	if err := cmd.Wait(); err != nil {
+		return fmt.Errorf("%s: %w", strings.Join(cmd.Args, " "), err)
+	}
+	return nil
 }
 
 // find reads lines until one begins with word, and gives the rest of it.

@@ -97,6 +97,9 @@ type end struct {
 	qp     *verbs.QP
 	sent   int // requests posted
 	done   int // of them, known to be complete
+	posted int // receives
+	taken  int // of them, complete and not posted again
+	recvs  [16]verbs.RecvWR
 	wc     [16]verbs.WC
 	ctx    context.Context
 	remote ib.Remote
@@ -113,6 +116,10 @@ func (e *end) open(d *verbs.Device, create func(*verbs.PD, verbs.QPConfig) (*ver
 	if e.rcq, err = d.CreateCQ(recvDepth+8, nil); err != nil {
 		return err
 	}
+	if !e.o.events {
+		e.scq.SetSpin(verbs.SpinFor(limit))
+		e.rcq.SetSpin(verbs.SpinFor(limit))
+	}
 	if e.mr, err = pd.Alloc(2*e.o.size, ib.LocalWrite|ib.RemoteWrite|ib.RemoteRead); err != nil {
 		return err
 	}
@@ -124,16 +131,19 @@ func (e *end) open(d *verbs.Device, create func(*verbs.PD, verbs.QPConfig) (*ver
 		return err
 	}
 	if e.o.test == sendLat || e.o.test == sendBW {
-		for range recvDepth {
-			if err := e.recv(); err != nil {
+		for i := range e.recvs {
+			e.recvs[i] = verbs.Recv(0, e.mr.SGE(e.o.size, e.o.size))
+		}
+		for e.posted < recvDepth {
+			n, err := e.qp.PostRecvList(e.recvs[:])
+			if err != nil {
 				return err
 			}
+			e.posted += n
 		}
 	}
 	return nil
 }
-
-func (e *end) recv() error { return e.qp.PostRecv(verbs.Recv(0, e.mr.SGE(e.o.size, e.o.size))) }
 
 // post posts the next request of the test.
 func (e *end) post() error {
@@ -158,28 +168,15 @@ func (e *end) post() error {
 	return e.qp.PostSend(wr)
 }
 
-// poll gives the number of completions that there are, waiting for one.
+// poll waits for completions and gives their number.
 func (e *end) poll(cq *verbs.CQ) (int, error) {
-	for {
-		var n int
-		var err error
-		if e.o.events {
-			n, err = cq.Wait(e.ctx, e.wc[:])
-		} else {
-			n, err = cq.Poll(e.wc[:])
-		}
-		if err != nil {
-			return 0, err
-		}
-		for i := range n {
-			if e.wc[i].Status != ib.StatusSuccess {
-				return 0, fmt.Errorf("%v: %w", e.qp.Err(), e.wc[i].Err())
-			}
-		}
-		if n > 0 {
-			return n, nil
+	n, err := cq.Wait(e.ctx, e.wc[:])
+	for i := range n {
+		if e.wc[i].Status != ib.StatusSuccess {
+			return 0, fmt.Errorf("%v: %w", e.qp.Err(), e.wc[i].Err())
 		}
 	}
+	return n, err
 }
 
 func runServer(ctx context.Context, addr string, o *options) error {

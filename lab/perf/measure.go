@@ -6,7 +6,10 @@ import (
 )
 
 // pingPong exchanges messages one at a time and gives the median of half a round trip, as
-// perftest's t_typical.
+// perftest's t_typical. What can wait is done while the message is on its way: receives are
+// posted again then, in batches, and only as many as there will be messages. Who polls takes the
+// completion of the send meanwhile; who sleeps takes it with the answer, when it is there, and
+// so sleeps once for each message.
 func (e *end) pingPong(first bool) (time.Duration, error) {
 	times := make([]time.Duration, 0, e.o.n)
 	var last time.Time
@@ -17,23 +20,19 @@ func (e *end) pingPong(first bool) (time.Duration, error) {
 				times = append(times, now.Sub(last))
 			}
 			last = now
-			if err := e.post(); err != nil {
+			if err := e.say(i); err != nil {
 				return 0, err
 			}
 		}
-		if err := e.received(); err != nil {
+		n, err := e.poll(e.rcq)
+		if err != nil {
 			return 0, err
 		}
+		e.taken += n
 		if !first {
-			if err := e.post(); err != nil {
+			if err := e.say(i); err != nil {
 				return 0, err
 			}
-		}
-		if !first && i == e.o.n-1 {
-			break // the peer has its last message, and may be gone
-		}
-		if _, err := e.poll(e.scq); err != nil {
-			return 0, err
 		}
 	}
 	if len(times) == 0 {
@@ -43,15 +42,41 @@ func (e *end) pingPong(first bool) (time.Duration, error) {
 	return times[len(times)/2] / 2, nil
 }
 
-// received waits for one message, and posts its receive again.
-func (e *end) received() error {
-	n, err := e.poll(e.rcq)
-	for range n {
-		if err == nil {
-			err = e.recv()
+// say sends the i-th message, and does what there is to do until it is answered.
+func (e *end) say(i int) error {
+	if e.o.events && i > 0 {
+		if _, err := e.poll(e.scq); err != nil { // of the message before
+			return err
 		}
 	}
+	if err := e.post(); err != nil {
+		return err
+	}
+	if err := e.refill(); err != nil {
+		return err
+	}
+	if e.o.events {
+		return nil
+	}
+	_, err := e.poll(e.scq)
 	return err
+}
+
+// refill posts the receives again whose messages have been taken, when they make a batch and as
+// long as more messages will come than there are receives.
+func (e *end) refill() error {
+	n := min(e.taken, e.o.n-e.posted)
+	if n < len(e.recvs) && e.posted+n < e.o.n || n <= 0 {
+		return nil
+	}
+	for n > 0 {
+		k, err := e.qp.PostRecvList(e.recvs[:min(n, len(e.recvs))])
+		if err != nil {
+			return err
+		}
+		n, e.taken, e.posted = n-k, e.taken-k, e.posted+k
+	}
+	return nil
 }
 
 // sink takes messages.
@@ -61,12 +86,10 @@ func (e *end) sink() error {
 		if err != nil {
 			return err
 		}
-		for range n {
-			if got++; got+recvDepth <= e.o.n {
-				if err := e.recv(); err != nil {
-					return err
-				}
-			}
+		got += n
+		e.taken += n
+		if err := e.refill(); err != nil {
+			return err
 		}
 	}
 	return nil
