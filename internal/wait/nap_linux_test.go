@@ -94,6 +94,9 @@ func TestNap(t *testing.T) {
 		unix.EventfdSignal(int(r.e))
 		ended(Found, nil)
 		ended = r.park(bg, true)
+		if r.p.p.in {
+			t.Error("Go's poller is woken with who naps")
+		}
 		r.p.Kick()
 		ended(Kicked, nil)
 		r.p.Kick()

@@ -13,8 +13,18 @@ import (
 
 func TestParkDescriptor(t *testing.T) {
 	t.Parallel()
+	for name, set := range map[string]func(*Parker){"Poller": func(*Parker) {}, "Naps": (*Parker).Nap} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			parkDescriptor(t, set)
+		})
+	}
+}
+
+func parkDescriptor(t *testing.T, set func(*Parker)) {
 	e := newEventfd(t)
 	p := NewParker(e, e.take)
+	set(p)
 	bg := context.Background()
 	var wg sync.WaitGroup
 	for range 100 {
@@ -42,6 +52,7 @@ func TestParkDescriptor(t *testing.T) {
 		}
 		return false
 	})
+	set(p)
 	defer p.Close()
 	parkWant(t, p, bg, 0, Kicked, driver.ErrDeviceGone)
 	wg.Wait()
