@@ -18,7 +18,7 @@ import (
 const (
 	napMost  = 8 * time.Millisecond // the longest
 	napSlice = 4 * time.Millisecond // after which a context is looked at
-	napTurn  = 4 * time.Millisecond // between two turns of the scheduler
+	napTurn  = 8 * time.Millisecond // between two turns of the scheduler
 	napNear  = 2                    // waits shorter than napMost, one after the other, until the next may nap
 )
 
