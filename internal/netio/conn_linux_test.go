@@ -196,7 +196,7 @@ func TestOrder(t *testing.T) {
 func TestReadGrows(t *testing.T) {
 	t.Parallel()
 	b := open(t, loopbacks[0], everything)
-	there := 0
+	there, size := 0, 10
 	var asked []int
 	b.try.recv = func(_ uintptr, h []unix.Mmsghdr) (int, syscall.Errno) {
 		asked = append(asked, len(h))
@@ -206,12 +206,13 @@ func TestReadGrows(t *testing.T) {
 		}
 		there -= n
 		for i := range n {
-			h[i].Len = 10
+			h[i].Len = uint32(size)
 		}
 		return n, 0
 	}
 	in := room(16, 100)
-	for range 2 {
+	read := func(want []int) {
+		t.Helper()
 		asked, there = nil, 20
 		total := 0
 		for n := 1; n > 0; total += n {
@@ -220,10 +221,18 @@ func TestReadGrows(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if want := []int{1, 2, 4, 8, 16, 5}; total != 20 || !slices.Equal(asked, want) {
+		if total != 20 || !slices.Equal(asked, want) {
 			t.Errorf("%d messages with %v, want %v", total, asked, want)
 		}
 	}
+	read([]int{1, 2, 4, 8, 16, 5})
+	read([]int{1, 2, 4, 8, 16, 5})
+	// Not beyond what stays in a cache: trains of 60 KB, and then longer ones.
+	in = room(16, 128<<10)
+	size = 60e3
+	read([]int{1, 2, 4, 4, 4, 4, 4, 1})
+	b.try.want, size = 4, 100e3
+	read([]int{4, 2, 2, 2, 2, 2, 2, 2, 2, 2})
 }
 
 func TestTruncated(t *testing.T) {

@@ -10,6 +10,9 @@ import (
 	"github.com/verbena-rdma/verbena/internal/unix"
 )
 
+// batchBytes is how much a read asks for at most, as far as the last one tells.
+const batchBytes = 256 << 10
+
 // receiver reads batches. Its call is made once, so that handing it to the gate
 // allocates nothing.
 type receiver struct {
@@ -19,6 +22,7 @@ type receiver struct {
 	ms     []Message
 	want   int // of how many the next call asks
 	n      int
+	bytes  int // of the last call that gave something
 	err    error
 	call   func(uintptr) bool // attempt, or listen
 	bell   int32
@@ -100,14 +104,18 @@ func (r *receiver) attempt() bool {
 		n, e := r.recv(fd, r.msg[:len(ms)])
 		switch e {
 		case 0:
-			// Where much comes at once, calls are saved. The look for a second message that
-			// is not there costs half of one.
-			if n == len(ms) {
-				r.want = min(2*r.want, batch)
-			} else {
-				r.want = max(n, 1)
-			}
 			r.take(n)
+			// Where much comes at once, calls are saved. The look for a second message that
+			// is not there costs half of one. But what is read should still be in the cache
+			// when it is handled, and its room when it is read into again.
+			switch {
+			case r.bytes > batchBytes:
+				r.want = max(n/2, 1)
+			case n == len(ms) && r.bytes <= batchBytes/2:
+				r.want = min(2*r.want, batch)
+			default:
+				r.want = n
+			}
 			if r.n > 0 {
 				return true
 			}
@@ -150,8 +158,10 @@ func (r *receiver) reset(i int) {
 func (r *receiver) take(n int) {
 	c, ms := r.c, r.ms
 	datagrams, trains := 0, 0
+	r.bytes = 0
 	for i := range n {
 		h := &r.msg[i]
+		r.bytes += int(h.Len)
 		if h.Hdr.Flags&unix.MsgTrunc != 0 {
 			c.count.truncated.Add(1)
 			continue

@@ -81,7 +81,7 @@ func GetsockoptInt(fd, level, opt int) (int, error) { return unix.GetsockoptInt(
 // runtime's monitor: another thread, for each message of a ping-pong. But a long batch takes
 // some 100 microseconds, and that long neither the garbage collector nor another goroutine
 // would get the processor.
-const rawMessages = 4
+const rawMessages = 8
 
 // Sendmmsg is sendmmsg(2) without waiting. An error means that the first message
 // failed; later failures show as a short count. It does not allocate; everything that
