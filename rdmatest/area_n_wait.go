@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/verbena-rdma/verbena/cm"
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/verbs"
 )
@@ -109,13 +110,34 @@ func noThreadPerWaiter(t *tb) {
 	ctx, stop := context.WithCancel(t.limit)
 	defer stop()
 	var wg sync.WaitGroup
-	for range n {
-		ch, err := t.a.CreateCompChannel()
-		t.ok(err, "create a channel")
+	for i := range n {
+		var wait func(context.Context) error
+		end := func() error { return nil }
+		switch i % 3 {
+		case 0:
+			ch, err := t.a.CreateCompChannel()
+			t.ok(err, "create a completion channel")
+			wait = func(ctx context.Context) error { _, err := ch.Event(ctx); return err }
+			end = ch.Close
+		case 1:
+			ch, err := cm.NewEventChannel(t.Provider)
+			t.ok(err, "open an event channel")
+			wait = func(ctx context.Context) error { _, err := ch.Event(ctx); return err }
+			end = ch.Close
+		case 2: // all on one source; what it tells meanwhile is of no interest
+			wait = func(ctx context.Context) (err error) {
+				for err == nil {
+					_, err = t.a.Async().Event(ctx)
+				}
+				return err
+			}
+		}
 		wg.Go(func() {
-			defer ch.Close()
-			if _, err := ch.Event(ctx); !errors.Is(err, context.Canceled) {
+			if err := wait(ctx); !errors.Is(err, context.Canceled) {
 				t.Errorf("wait: %v", err)
+			}
+			if err := end(); err != nil {
+				t.Errorf("close: %v", err)
 			}
 		})
 	}

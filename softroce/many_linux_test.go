@@ -14,10 +14,10 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// TestManyWaitersNoThread: goroutines that wait for completions of the embedded device
+// TestC251_ManyWaitersNoThread: goroutines that wait for completions of the embedded device
 // hold no thread, however many they are. It is not parallel, as it counts threads of the
 // process.
-func TestManyWaitersNoThread(t *testing.T) {
+func TestC251_ManyWaitersNoThread(t *testing.T) {
 	const waiters, queues = 7500, 500 // the race detector has room for 8128 goroutines
 	p, err := softroce.New(nil)
 	if err != nil {

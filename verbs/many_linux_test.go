@@ -24,9 +24,9 @@ func threads(t *testing.T) int {
 	return len(list)
 }
 
-// TestManyWaitersNoThread: goroutines that wait hold no thread, however many they are. It
+// TestC251_ManyWaitersNoThread: goroutines that wait hold no thread, however many they are. It
 // is not parallel, as it counts threads of the process.
-func TestManyWaitersNoThread(t *testing.T) {
+func TestC251_ManyWaitersNoThread(t *testing.T) {
 	waiters := 10_000
 	if verbs.RaceEnabled {
 		waiters = 4000 // the race detector has room for 8128 goroutines
