@@ -114,12 +114,16 @@ func newFakeBuild(t testing.TB) *fakeBuild {
 	if all := bytes.Count(text, []byte("\tX(")); len(b.rows) != all || all == 0 {
 		t.Fatalf("%d of %d functions were found in lib.h", len(b.rows), all)
 	}
-	verbs := []string{"-O2", "-r", "-o", filepath.Join(b.dir, "verbs.o")}
-	for _, s := range []string{"device", "memory", "queue", "recv", "qp"} {
-		verbs = append(verbs, "testdata/fake/"+s+".c")
+	for object, files := range map[string][]string{
+		"verbs.o": {"device", "memory", "queue", "recv", "qp"},
+		"cm.o":    {"cm", "cm_id", "cm_conn", "cm_group"},
+	} {
+		args := []string{"-O2", "-r", "-o", filepath.Join(b.dir, object)}
+		for _, f := range files {
+			args = append(args, "testdata/fake/"+f+".c")
+		}
+		b.compile(t, args...)
 	}
-	b.compile(t, verbs...)
-	b.compile(t, "-O2", "-c", "-o", filepath.Join(b.dir, "cm.o"), "testdata/fake/cm.c")
 	full := filepath.Join(b.dir, "full")
 	b.link(t, full, variants[0])
 	return b

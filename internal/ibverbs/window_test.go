@@ -4,6 +4,7 @@ package ibverbs
 
 import (
 	"errors"
+	"os"
 	"testing"
 
 	"github.com/verbena-rdma/verbena/ib"
@@ -15,8 +16,8 @@ import (
 func TestWindow(t *testing.T) {
 	r := newRig(t)
 	w, err := r.pd.(driver.MWAllocator).AllocMW(ib.MWType2)
-	if errors.Is(err, errors.ErrUnsupported) {
-		t.Skip(err)
+	if errors.Is(err, errors.ErrUnsupported) && os.Getenv("LAB_GUEST") == "" && os.Getenv(envVariant) == "" { // those have them
+		t.Skip("the device has no memory windows: ", err)
 	}
 	if err != nil {
 		t.Fatal(err)
