@@ -168,12 +168,12 @@ func (e *end) post() error {
 	return e.qp.PostSend(wr)
 }
 
-// poll waits for completions and gives their number.
+// poll waits for completions and gives the number of those before the first that failed.
 func (e *end) poll(cq *verbs.CQ) (int, error) {
 	n, err := cq.Wait(e.ctx, e.wc[:])
 	for i := range n {
 		if e.wc[i].Status != ib.StatusSuccess {
-			return 0, fmt.Errorf("%v: %w", e.qp.Err(), e.wc[i].Err())
+			return i, fmt.Errorf("%v: %w", e.qp.Err(), e.wc[i].Err())
 		}
 	}
 	return n, err

@@ -83,10 +83,12 @@ func (e *end) refill() error {
 func (e *end) sink() error {
 	for got := 0; got < e.o.n; {
 		n, err := e.poll(e.rcq)
+		if got += n; got == e.o.n {
+			return nil // the peer may be gone already, and the receives that are left with it
+		}
 		if err != nil {
 			return err
 		}
-		got += n
 		e.taken += n
 		if err := e.refill(); err != nil {
 			return err
