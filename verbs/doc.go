@@ -40,7 +40,7 @@
 // (On kernel devices a wait that follows short ones sleeps in the device's descriptor first,
 // for 8 ms at most, as a program in C does: that is quicker to wake. It holds a thread so long;
 // half as many goroutines as there are processors do so at a time, and the end of a context is
-// seen within a millisecond.)
+// seen within 4 ms.)
 // Programs with an event loop of their own call Arm, which says whether to poll now,
 // wait for CompChannel.FD, and take events with TryEvent until there is none. Both ways
 // at once on one channel give ErrOneConsumer. A context that has ended wins over what is
