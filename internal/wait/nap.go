@@ -14,23 +14,26 @@ import (
 //
 // Nobody may hold many threads, nor one for long. So naps are for waits that are expected to end
 // soon, as those before them did; each lasts a few milliseconds at most, then the sleep goes on in
-// Go's poller; and at most half of Go's processors are in one.
+// Go's poller; and at most half of Go's processors are in one. And it is not always better: if what
+// is waited for comes from a goroutine of the same process, Go's scheduler passes the thread on,
+// where a nap needs a second one. So both ways are measured, see napper.
 const (
 	napMost  = 8 * time.Millisecond // the longest
 	napSlice = 4 * time.Millisecond // after which a context is looked at
 	napTurn  = 8 * time.Millisecond // between two turns of the scheduler
-	napNear  = 2                    // waits shorter than napMost, one after the other, until the next may nap
 )
 
 // nap is the state of a Parker.
 type nap struct {
-	most   time.Duration // the longest; zero: there are none
-	slice  time.Duration
-	near   int   // waits that were short, one after the other; of who is parked
-	polled bool  // the last sleep was in Go's poller; of who is parked
-	turn   int64 // when others had their turn, as Now gives it; of who is parked
-	fds    napFDs
-	in     bool // somebody naps; under Parker.mu
+	most  time.Duration // the longest; zero: there are none
+	slice time.Duration
+	fds   napFDs
+	in    bool // somebody naps; under Parker.mu
+
+	// Of who is parked:
+	napper
+	polled bool  // the last sleep was in Go's poller
+	turn   int64 // when others had their turn, as Now gives it
 }
 
 // napping counts goroutines in a nap.
@@ -61,18 +64,19 @@ func (p *Parker) Nap() {
 
 // wanted says whether the next sleep should begin with a nap.
 func (n *nap) wanted(limit time.Duration) bool {
-	return n.most > 0 && n.near >= napNear && (limit <= 0 || limit > n.most)
+	return n.most > 0 && n.naps() && (limit <= 0 || limit > n.most)
 }
 
-// polledFor says that a sleep in Go's poller has ended after a time, and whether with something.
+// polledFor says that a sleep in Go's poller has ended after a time. found: it was not interrupted.
 func (n *nap) polledFor(took time.Duration, found bool) {
 	n.polled = true
-	if !found || took > n.most {
-		n.near = 0
-		return
-	}
-	if n.near++; n.near == napNear {
-		napPlaces.Store(int32(runtime.GOMAXPROCS(0) / 2))
+	switch {
+	case took > n.most:
+		n.far()
+	case found:
+		if n.slept(took) {
+			napPlaces.Store(int32(runtime.GOMAXPROCS(0) / 2))
+		}
 	}
 }
 

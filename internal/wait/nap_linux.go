@@ -25,9 +25,19 @@ func (p *Parker) doze(ctx context.Context) (why Wake, done bool, err error) {
 		return Kicked, true, err
 	}
 	p.nap.yield()
+	var start int64
+	if p.nap.measured() {
+		start = Now()
+	}
 	found, near := p.dozeFor(ctx)
-	if !near {
-		p.nap.near = napNear - 1
+	switch {
+	case !near:
+		p.nap.tired()
+	case !found:
+	case start != 0:
+		p.nap.napped(time.Duration(Now() - start))
+	default:
+		p.nap.napped(0)
 	}
 	kicked, closed := p.dozeEnd()
 	switch {

@@ -32,13 +32,10 @@ func newNapRig(t *testing.T, most, slice time.Duration) *napRig {
 	return r
 }
 
-// near makes waits that are short.
+// near has the next waits nap, as if naps had paid.
 func (r *napRig) near() {
-	r.Helper()
-	for range napNear {
-		unix.EventfdSignal(int(r.e))
-		parkWant(r.T, r.p, context.Background(), 0, Found, nil)
-	}
+	r.p.nap.napper = napper{near: napNear, state: napStay, rest: 1 << 30}
+	napPlaces.Store(int32(runtime.GOMAXPROCS(0) / 2))
 }
 
 // park begins a wait, and returns when it is in a nap, or in Go's poller.
@@ -149,8 +146,7 @@ func TestNapContext(t *testing.T) {
 // short.
 func TestNapEnds(t *testing.T) {
 	r := newNapRig(t, 20*time.Millisecond, time.Millisecond)
-	r.p.nap.near = napNear
-	napPlaces.Store(1)
+	r.near()
 	ended := r.park(t.Context(), false) // at some time
 	r.p.mu.Lock()
 	if !r.p.nap.fds.made {
@@ -161,7 +157,7 @@ func TestNapEnds(t *testing.T) {
 	until(t, func() bool { return time.Since(start) > 2*r.p.nap.most })
 	unix.EventfdSignal(int(r.e))
 	ended(Found, nil)
-	if r.p.nap.near >= napNear {
+	if r.p.nap.naps() {
 		t.Error("the next wait is expected to be short")
 	}
 }
