@@ -21,8 +21,9 @@ import (
 // Max bounds each single wait. It does not delay the end of a context or Close by more than
 // a few microseconds.
 type Spin struct {
-	// Max is the longest time. Zero: do not look, or, with Adaptive, 100 µs. A negative
-	// value is zero.
+	// Max is the longest time. Zero: do not look, or, with Adaptive, 100 µs, and more where
+	// a wait that sleeps takes longer: a quarter more than the shortest of them, at most
+	// 2 ms. A negative value is zero.
 	Max time.Duration
 	// Adaptive learns, for each source, whether looking pays: if answers come within Max
 	// and earlier than a sleep would have given them, it goes on, for about as long

@@ -9,8 +9,9 @@ import (
 // Pace lets other goroutines run while one looks for something again and again. With one
 // processor it does so after each look. With more it does seldom as long as nobody needs it: to
 // offer the processor wakes a thread that looks for work, and takes from another process the
-// processor on which that may be about to answer. If somebody did run meanwhile, they have
-// their turn after each look again. There is one for each source, and several goroutines may use it.
+// processor on which that may be about to answer; on an emulated machine that thread takes 100 µs.
+// If somebody did run meanwhile, they have their turn after each look again. There is one for each
+// source, and several goroutines may use it.
 type Pace struct {
 	every atomic.Int64 // nanoseconds between two turns of the others
 	last  atomic.Int64 // when they had the last
@@ -18,8 +19,8 @@ type Pace struct {
 
 const (
 	paceLeast = 5 * time.Microsecond
-	paceMost  = 100 * time.Microsecond
-	paceLooks = 64 // looks between two turns at most, as time may stand still
+	paceMost  = time.Millisecond
+	paceLooks = 1024 // looks between two turns at most, as time may stand still
 
 	// paceUsed is longer than a turn takes that nobody uses.
 	paceUsed = 5 * time.Microsecond

@@ -10,8 +10,8 @@ func TestPace(t *testing.T) {
 	t.Parallel()
 	const us = 1000
 	for _, x := range []struct{ every, took, want int64 }{
-		{0, 0, 5 * us}, {5 * us, 200, 10 * us}, {80 * us, 200, 100 * us}, {100 * us, 200, 100 * us}, // nobody needs it
-		{100 * us, 5 * us, 0}, {100 * us, 1 << 40, 0}, {0, 50 * us, 0}, // somebody did
+		{0, 0, 5 * us}, {5 * us, 200, 10 * us}, {800 * us, 200, 1000 * us}, {1000 * us, 200, 1000 * us}, // nobody needs it
+		{1000 * us, 5 * us, 0}, {1000 * us, 1 << 40, 0}, {0, 50 * us, 0}, // somebody did
 	} {
 		if got := nextPace(x.every, x.took); got != x.want {
 			t.Errorf("a turn of %d ns after %d: the next after %d, want %d", x.took, x.every, got, x.want)

@@ -36,6 +36,8 @@ var (
 	free = machine{net: 2 * us, work: us, wake: 15 * us}
 	// slow takes 100 µs, and 20.
 	slow = machine{net: 5 * us, work: 5 * us, wake: 40 * us}
+	// dear is one on which to be woken costs twenty times what a message does: 880 µs, and 80.
+	dear = machine{net: 20 * us, work: 20 * us, wake: 400 * us}
 	// near is one process, in which the scheduler needs no other thread: 24 µs, and 16.
 	near = machine{net: 7 * us, work: us, wake: 4 * us}
 )
@@ -150,11 +152,18 @@ func TestPingPong(t *testing.T) {
 	}{
 		{"free", free, nil, 0.2, 0.2},
 		{"slow", slow, nil, 0.25, 0.25},
+		{"dear", dear, nil, 0.12, 0.1},
 		{"near", near, nil, 0.7, 0.7},
 		{"free, one ahead", free, ahead(50), 0.5, 0.2},
 		{"near, one ahead", near, ahead(50), 0.8, 0.7},
 		{"together", free.together(), nil, 0.2, 0.2},
 		{"together, one a little ahead", free.together(), ahead(3), 0.5, 0.2},
+		{"dear, together", dear.together(), nil, 0.15, 0.1},
+		{"dear, one ahead", dear, ahead(50), 0.6, 0.2},
+		{"dear, uneven", dear.uneven(0.001), nil, 0.5, 0.5},
+		{"dear, seldom busy", dear.busy(10 * time.Millisecond), nil, 1, 0.7},
+		{"dear, busy", dear.busy(2 * time.Millisecond), nil, 1.1, 1.1},
+		{"dear, very busy", dear.busy(200 * us), nil, 1.1, 1.1},
 		{"together, one ahead", free.together(), ahead(50), 1.1, 1.02},
 		{"together, near", near.together(), nil, 0.7, 0.7},
 		{"seldom busy", free.busy(10 * time.Millisecond), nil, 0.7, 0.7},
@@ -181,7 +190,7 @@ func TestPingPong(t *testing.T) {
 // that spin stop when it becomes busy.
 func TestPingPongChange(t *testing.T) {
 	t.Parallel()
-	for _, m := range []machine{free, free.together(), near, near.together()} {
+	for _, m := range []machine{free, free.together(), near, near.together(), dear, dear.together()} {
 		for seed := range uint64(5) {
 			p := newPingPong(m.busy(200*us), seed, true)
 			p.run(5000)

@@ -19,11 +19,17 @@ import "time"
 // power of two of the number of waits, and last some waits: two ends that pass a message to
 // and fro have the same number, and try together.
 //
+// How long a spin may be is given, or follows from what a wait takes asleep: where to be woken is
+// dear, a spin must last until the other end has been, or two ends never meet. So much of a spin as
+// is beyond DefaultSpin counts against what it saves, and a try of such spins that does not pay is
+// followed by a longer rest.
+//
 // Waits for something far say nothing about the near ones. After two of them it sleeps until
 // something near comes; so a source that is silent costs two spins at most.
 type Spinner struct {
 	max      time.Duration
 	adaptive bool
+	free     bool // max follows what is learned
 
 	waits   uint32
 	on      bool          // it spins, while something near is expected
@@ -34,13 +40,18 @@ type Spinner struct {
 	dev     time.Duration // mean deviation from that
 	slept   time.Duration // mean time of waits without a spin for what is about within reach; 0: not known
 	asked   time.Duration // how many waits that is the mean of, at most 8
+	least   time.Duration // shortest wait asleep of the samples that are being taken; 0: none
 	period  uint32        // a try begins at multiples of it
 	rest    time.Duration // to be spent in waits without a spin until the next try
 }
 
-// DefaultSpin is the longest spin of an adaptive policy that names none: about twice what
-// a sleep and a wake-up cost on a slow virtual machine.
-const DefaultSpin = 100 * time.Microsecond
+// DefaultSpin and MostSpin are between what the longest spin of an adaptive policy lies that
+// names none. DefaultSpin is about twice what a sleep and a wake-up cost on a slow virtual
+// machine.
+const (
+	DefaultSpin = 100 * time.Microsecond
+	MostSpin    = 2 * time.Millisecond
+)
 
 const (
 	// assumedWake is what a wake-up costs as long as none was measured.
@@ -60,6 +71,7 @@ const (
 	firstPeriod = 64   // after the first that has not
 	mostPeriod  = 4096 // and at most
 	farPeriod   = 1024 // between two spins for what is far
+	longShare   = 128  // is leastShare and mostShare if a spin may be longer than DefaultSpin
 	leastShare  = 16   // the time until the next try is so many times what the first has lost
 	mostShare   = 32   // and for those that follow
 	restMost    = 2 * time.Second
@@ -67,15 +79,16 @@ const (
 )
 
 // Set chooses the policy and forgets what was learned: never (zero), a fixed bound, or
-// adaptive with a bound (zero: DefaultSpin). A negative max is zero.
+// adaptive with a bound (zero: DefaultSpin to MostSpin). A negative max is zero.
 func (s *Spinner) Set(max time.Duration, adaptive bool) {
+	free := adaptive && max <= 0
 	if max <= 0 {
 		max = 0
 		if adaptive {
 			max = DefaultSpin
 		}
 	}
-	*s = Spinner{max: max, adaptive: adaptive, period: samples}
+	*s = Spinner{max: max, adaptive: adaptive, free: free, period: samples}
 }
 
 // Budget gives the longest time of the next spin; zero: sleep at once.
@@ -121,7 +134,13 @@ func (s *Spinner) Hit(took time.Duration) {
 	} else {
 		gain = min(gain, s.max-took) // the processor was with others
 	}
-	s.book(gain)
+	worth := gain
+	if took > DefaultSpin && took <= s.max {
+		if gain -= took - DefaultSpin; gain < 0 {
+			worth = -took
+		}
+	}
+	s.book(gain, worth)
 }
 
 // Miss says that a spin of a length found nothing, or that none was made (zero), and that
@@ -131,8 +150,15 @@ func (s *Spinner) Miss(spun, total time.Duration) {
 		return
 	}
 	spun, total = min(max(spun, 0), restMost), max(total, 0)
-	settled := s.waits%sampleEvery >= unsettled
+	at := s.waits % sampleEvery
+	settled := at >= unsettled
 	s.waits++
+	if spun == 0 && settled && total > 0 && at < samples && (s.least == 0 || total < s.least) {
+		s.least = total
+	}
+	if at == samples-1 {
+		s.sampled()
+	}
 	near := total > 0 && total <= nearSpins*s.max
 	if near {
 		s.far = 0
@@ -143,7 +169,7 @@ func (s *Spinner) Miss(spun, total time.Duration) {
 		if near && total <= s.max {
 			s.answer(total) // a longer spin would have found it
 		}
-		s.book(-spun)
+		s.book(-spun, -spun)
 		return
 	}
 	s.rest = max(s.rest-min(total, restMost), 0)
@@ -160,6 +186,22 @@ func (s *Spinner) Miss(spun, total time.Duration) {
 	}
 }
 
+// sampled ends the samples: it sets the longest spin. The shortest of them counts, as others may
+// have been for something that came late.
+func (s *Spinner) sampled() {
+	least := s.least
+	s.least = 0
+	if !s.free || least == 0 {
+		return
+	}
+	if s.max = max(least+least/4, DefaultSpin); s.max > MostSpin {
+		s.max = DefaultSpin // out of reach
+	}
+	if s.slept == 0 && least <= reachable*s.max {
+		s.asleep(least)
+	}
+}
+
 // begin starts a phase of spinning, with the account of one who tries.
 func (s *Spinner) begin() {
 	s.on, s.phase = true, 0
@@ -170,12 +212,13 @@ func (s *Spinner) begin() {
 	}
 }
 
-// book changes the account, and ends the phase if it is empty.
-func (s *Spinner) book(gain time.Duration) {
+// book changes the account, and ends the phase if it is empty. worth is what the phase was good
+// for.
+func (s *Spinner) book(gain, worth time.Duration) {
 	if !s.on {
 		return // of a spin that another waiter had begun before
 	}
-	s.phase = min(s.phase+gain, time.Hour)
+	s.phase = min(s.phase+worth, time.Hour)
 	if s.account = min(s.account+gain, accountMost*s.reach()); s.account > 0 {
 		return
 	}
@@ -188,6 +231,9 @@ func (s *Spinner) book(gain time.Duration) {
 	// What is lost to others, who take the processor for a time slice and more, is to be
 	// little against the time until it may be lost again. Once it may have been bad luck.
 	share := min(max(time.Duration(s.period)/4, leastShare), mostShare)
+	if s.max > DefaultSpin && s.free {
+		share = longShare
+	}
 	s.rest = share * min(max(-s.phase, 0), restMost/share)
 }
 

@@ -25,7 +25,7 @@ func TestSpinnerPolicies(t *testing.T) {
 				t.Errorf("%v: budget %v before anything is known", x.max, b)
 			}
 			for range samples {
-				s.Miss(0, x.want)
+				s.Miss(0, x.want*3/4)
 			}
 		}
 		if b := s.Budget(); b != x.want || s.Learns() != x.adaptive {
@@ -52,7 +52,8 @@ type world struct {
 	waits int
 	spun  time.Duration // processor time
 	waste time.Duration // of that: in vain
-	total time.Duration // of all waits
+	all   time.Duration // of all waits
+	total time.Duration // of those for something near
 	least time.Duration // what it would be if spinning cost nothing and were endless
 	far   time.Duration // waits for what takes longer than this are not in total
 	steal func() time.Duration
@@ -82,6 +83,7 @@ func (w *world) answer(d time.Duration) {
 		w.waste += b
 		w.s.Miss(b, took)
 	}
+	w.all += took
 	if d <= w.far {
 		w.total += took
 		w.least += d
@@ -117,8 +119,8 @@ func TestSpinnerOutOfReach(t *testing.T) {
 		for range 10_000 {
 			w.answer(d)
 		}
-		if w.spun > 40*DefaultSpin {
-			t.Errorf("answers after %v: %v spun in vain", d, w.spun)
+		if w.spun > 40*DefaultSpin && w.spun > w.all/80 {
+			t.Errorf("answers after %v: %v of %v spun in vain", d, w.spun, w.all)
 		}
 	}
 }
