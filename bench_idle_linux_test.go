@@ -36,6 +36,7 @@ func threads() int {
 // (RDMA_IDLE says how many) to the same process. What the idle ones cost is that of this
 // end, the dialer's; each has carried a message.
 func BenchmarkIdle(b *testing.B) {
+	keepAwake(b)
 	n := 10000
 	if s := os.Getenv("RDMA_IDLE"); s != "" {
 		n, _ = strconv.Atoi(s)
