@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -25,11 +26,13 @@ func beAwake() error {
 	n := runtime.NumCPU()
 	runtime.GOMAXPROCS(n + 1)
 	ready := make(chan error, n)
+	var computed atomic.Uint64
 	for range n {
 		go func() {
 			runtime.LockOSThread()
 			ready <- unix.SchedSetAttr(0, &unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_IDLE}, 0)
 			for {
+				computed.Add(1)
 			}
 		}()
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/verbena-rdma/verbena/cm"
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/internal/stream"
+	"github.com/verbena-rdma/verbena/internal/timers"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -53,7 +54,7 @@ type Conn struct {
 	rdl, wdl   deadline
 	rdFire     func() // c.onReadDeadline, made once
 	wrFire     func()
-	timer      *time.Timer
+	timer      timers.Timer
 	fires      time.Duration // when timer does, since epoch; zero: it does not run
 	ready      readiness
 
@@ -87,6 +88,7 @@ func newConn(cfg *Config, h *hub, room int) *Conn {
 	c := &Conn{cfg: cfg, hub: h, room: room}
 	c.opts = connOptions{sendBuf: cfg.SendBuf, recvBuf: cfg.RecvBuf, linger: cfg.Linger, keepAlive: keepAlive(cfg.KeepAlive)}
 	c.rdFire, c.wrFire = c.onReadDeadline, c.onWriteDeadline
+	c.timer.F = c.onTimer
 	return c
 }
 
@@ -236,14 +238,10 @@ func (c *Conn) schedule() {
 	}
 	t := now()
 	c.fires = max(d, t+1)
-	if c.timer == nil {
-		c.timer = time.AfterFunc(max(d-t, 0), c.onTimer)
-		return
-	}
-	c.timer.Reset(max(d-t, 0))
+	c.hub.timers.Set(&c.timer, c.fires)
 }
 
-func (c *Conn) onTimer() {
+func (c *Conn) onTimer(time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.fires = 0
@@ -276,9 +274,7 @@ func (c *Conn) teardown() {
 		c.cm.Close()
 		c.mu.Lock()
 		c.isDown = true
-		if c.timer != nil {
-			c.timer.Stop()
-		}
+		c.hub.timers.Stop(&c.timer)
 		c.mu.Unlock()
 		c.hub.remove(c)
 		c.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/timers"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -26,6 +27,8 @@ type hub struct {
 	role role
 	wcs  [pollBatch]verbs.WC // of who has the role
 	spin verbs.Spin          // the same: the policy of the queue
+
+	timers timers.Queue // of the connections
 
 	users  int  // under hubs.mu: connections, and those in the making
 	room   int  // under hubs.mu: entries of the queue that are not reserved
@@ -96,6 +99,7 @@ func newHub(dev *verbs.Device, n int) (*hub, error) {
 		return nil, err
 	}
 	h.room = h.cq.Cap()
+	h.timers.Start = epoch
 	h.mem.init(h.pd)
 	h.role.init(h)
 	go h.serve()
@@ -153,6 +157,7 @@ func (h *hub) expire() {
 	h.cq.Close() // ends serve
 	h.role.recall()
 	<-h.role.ended
+	h.timers.Close()
 	h.mem.close()
 	h.pd.Close()
 }

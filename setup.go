@@ -232,9 +232,7 @@ func (h *half) discard() {
 	c := h.c
 	c.mu.Lock()
 	c.isDown, c.over = true, true
-	if c.timer != nil {
-		c.timer.Stop()
-	}
+	c.hub.timers.Stop(&c.timer)
 	c.mem.free(c.hub)
 	c.mu.Unlock()
 	c.hub.remove(c)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/netio"
+	"github.com/verbena-rdma/verbena/internal/timers"
 	"github.com/verbena-rdma/verbena/internal/wire"
 	"github.com/verbena-rdma/verbena/verbs/driver"
 )
@@ -41,14 +42,14 @@ func (p *Provider) attachCM(m *cmCore, d *device) {
 // deviceHost is a device as the connection manager sees it.
 type deviceHost struct {
 	*device
-	alarm timer
+	alarm timers.Timer
 }
 
 var _ cmHost = (*deviceHost)(nil)
 
 func newDeviceHost(d *device, m *cmCore) *deviceHost {
 	h := &deviceHost{device: d}
-	h.alarm.f = func(time.Duration) { m.advance() }
+	h.alarm.F = func(time.Duration) { m.advance() }
 	return h
 }
 

@@ -10,12 +10,13 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/internal/timers"
 	"github.com/verbena-rdma/verbena/internal/transport"
 	"github.com/verbena-rdma/verbena/verbs/driver"
 )
 
 const (
-	maxCQE        = 1<<18 - 1
+	maxCQE        = 1<<20 - 1
 	idlePolls     = 2  // empty polls that do not read the socket
 	pollBatch     = 64 // entries that one Poll gives at most
 	maxModeration = 1<<16 - 1
@@ -50,12 +51,12 @@ type cq struct {
 	// after the first.
 	count, pending int
 	period         time.Duration
-	moderate       timer
+	moderate       timers.Timer
 
 	sleeper leader      // see Sleep
 	roused  atomic.Bool // Rouse was called since Sleep began
 
-	overran timer // fails the queue pairs, outside of all locks
+	overran timers.Timer // fails the queue pairs, outside of all locks
 
 	// Of the channel, under its lock.
 	fired     int
@@ -97,8 +98,8 @@ func newCQ(c *deviceContext, cfg driver.CQConfig, ch *compChannel) *cq {
 		ring:    newRing(cfg.Entries),
 		qps:     make(map[*qp]int),
 	}
-	q.moderate.f = q.onPeriod
-	q.overran.f = q.onOverrun
+	q.moderate.F = q.onPeriod
+	q.overran.F = q.onOverrun
 	return q
 }
 

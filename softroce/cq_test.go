@@ -344,7 +344,7 @@ func TestModeration(t *testing.T) {
 		c.Arm(false)
 		c.push(done(7), nil)
 		step("without moderation", 1)
-		if !p.dev.timers.idle() {
+		if !p.dev.timers.Idle() {
 			t.Error("a timer runs without need")
 		}
 	})

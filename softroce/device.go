@@ -12,6 +12,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/internal/mem"
+	"github.com/verbena-rdma/verbena/internal/timers"
 	"github.com/verbena-rdma/verbena/verbs/driver"
 )
 
@@ -48,8 +49,8 @@ type device struct {
 	guid    ib.GUID
 	stats   counters
 	foreign *foreign // of the provider
-	timers  timerQueue
-	news    timer // addresses have changed
+	timers  timers.Queue
+	news    timers.Timer // addresses have changed
 	qps     registry
 	port    port
 	eps     endpoints
@@ -87,8 +88,8 @@ func newDevice(cfg *Config, seed [32]byte) *device {
 		rng:      rand.NewChaCha8(seed),
 		contexts: make(map[*deviceContext]struct{}),
 	}
-	d.timers.start = time.Now()
-	d.news.f = d.onNews
+	d.timers.Start = time.Now()
+	d.news.F = d.onNews
 	// A locally administered EUI-64, new for each process: peers know connections by
 	// GUID and number, and must not take ours for those of a predecessor.
 	d.guid = ib.GUID(d.rand64()&^(1<<56) | 1<<57)
@@ -101,13 +102,13 @@ func newDevice(cfg *Config, seed [32]byte) *device {
 }
 
 // now is the time since the device was made. Its clock never stands still or jumps.
-func (d *device) now() time.Duration { return d.timers.now() }
+func (d *device) now() time.Duration { return d.timers.Now() }
 
-// schedule calls f of t at the time at, once, without locks; see timerQueue.set.
-func (d *device) schedule(t *timer, at time.Duration) { d.timers.set(t, at) }
+// schedule calls f of t at the time at, once, without locks; see timers.Queue.Set.
+func (d *device) schedule(t *timers.Timer, at time.Duration) { d.timers.Set(t, at) }
 
 // cancel takes t back; f may be running at this moment.
-func (d *device) cancel(t *timer) { d.timers.stop(t) }
+func (d *device) cancel(t *timers.Timer) { d.timers.Stop(t) }
 
 // rand32 and rand64 give unpredictable numbers, or repeatable ones with Config.Seed.
 func (d *device) rand32() uint32 { return uint32(d.rand64()) }
@@ -162,7 +163,7 @@ func (d *device) end(s uint32) {
 		q.fail()
 	}
 	d.eps.close()
-	d.timers.close()
+	d.timers.Close()
 	for _, c := range d.openings() {
 		c.end(s == deviceGone, d.err())
 	}

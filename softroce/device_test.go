@@ -154,7 +154,7 @@ func TestNoTimerWhenIdle(t *testing.T) {
 		time.Sleep(time.Minute)
 		sent := n.sent.Load()
 		for _, s := range []*side{a, b} {
-			if !s.ctx.d.timers.idle() {
+			if !s.ctx.d.timers.Idle() {
 				t.Errorf("%v: a timer is armed a minute after the traffic", s.addr)
 			}
 		}

@@ -143,7 +143,7 @@ func TestForeignPollerResigns(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The way back when somebody polls, and then neither polls nor arms, is not to help.
-	ep.role.timer.f = func(time.Duration) {}
+	ep.role.timer.F = func(time.Duration) {}
 	deadline := time.Now().Add(20 * time.Second)
 	vacant := 0
 	for vacant < 20 {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/internal/mem"
+	"github.com/verbena-rdma/verbena/internal/timers"
 	"github.com/verbena-rdma/verbena/internal/transport"
 	"github.com/verbena-rdma/verbena/internal/wire"
 	"github.com/verbena-rdma/verbena/verbs/driver"
@@ -35,7 +36,7 @@ type qp struct {
 
 	mu      sync.Mutex
 	eng     *transport.QP
-	timer   timer
+	timer   timers.Timer
 	armed   bool
 	armedAt time.Duration
 	slack   time.Duration // by which the timer may be late
@@ -94,7 +95,7 @@ func (p *pd) CreateQP(cfg driver.QPConfig) (driver.QP, error) {
 		return nil, err
 	}
 	q := &qp{d: d, ctx: p.ctx, handle: cfg.Handle, typ: cfg.Type, sendCQ: send, recvCQ: recv}
-	q.timer.f = q.onTimer
+	q.timer.F = q.onTimer
 	q.mu.Lock() // until it is whole: its number is found before
 	defer q.mu.Unlock()
 	if !d.qps.add(q) {

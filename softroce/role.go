@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/netio"
+	"github.com/verbena-rdma/verbena/internal/timers"
 )
 
 // Who reads a socket.
@@ -32,7 +33,7 @@ type role struct {
 	since   atomic.Int64  // when it became vacant
 	back    chan struct{} // cap 1: the endpoint's goroutine is to take the role
 	expired atomic.Bool   // why: nobody took it in time
-	timer   timer
+	timer   timers.Timer
 	armed   atomic.Bool
 	grace   atomic.Int64 // now, see minGrace
 	polled  atomic.Int64 // when a goroutine that polls last wanted the role
@@ -71,7 +72,7 @@ func (e *endpoint) initRole() {
 	e.role.conn, _ = e.conn.(netio.Interruptible)
 	e.role.back = make(chan struct{}, 1)
 	e.role.grace.Store(int64(minGrace))
-	e.role.timer.f = e.onGrace
+	e.role.timer.F = e.onGrace
 }
 
 // claim takes a vacant role.

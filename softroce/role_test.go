@@ -221,9 +221,9 @@ func TestVacantRoleExpires(t *testing.T) {
 		}
 	}
 	deadline := time.Now().Add(10 * time.Second)
-	for ep.role.state.Load() != roleTaken || !e.p.dev.timers.idle() {
+	for ep.role.state.Load() != roleTaken || !e.p.dev.timers.Idle() {
 		if time.Now().After(deadline) {
-			t.Fatalf("the role is %d, timers idle %v", ep.role.state.Load(), e.p.dev.timers.idle())
+			t.Fatalf("the role is %d, timers idle %v", ep.role.state.Load(), e.p.dev.timers.Idle())
 		}
 		time.Sleep(time.Millisecond)
 	}

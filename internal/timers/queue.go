@@ -1,36 +1,41 @@
-package softroce
+// Package timers keeps many timers on one of the runtime. A runtime timer that is set to an
+// earlier time makes Go look through all timers of a processor, so ten thousand of them, one for
+// each connection, would cost each wake-up of any other tens of microseconds
+// (docs/performance.md).
+package timers
 
 import (
 	"sync"
 	"time"
 )
 
-// timer is one entry of a timerQueue: a function to be called at a time. Its owner
-// keeps it; set and stop do not allocate once the queue has grown.
-type timer struct {
-	f    func(now time.Duration)
+// Timer is one entry of a Queue: a function to be called at a time. Its owner keeps it; Set
+// and Stop do not allocate once the queue has grown.
+type Timer struct {
+	F    func(now time.Duration)
 	when time.Duration
 	pos  int // place in the heap + 1; 0: not in it
 }
 
-// timerQueue is all timers of a device on one runtime timer, which is armed only
-// while an entry waits.
-type timerQueue struct {
-	start time.Time
+// Queue is all timers of a device, or of the connections on it, on one runtime timer, which is
+// armed only while an entry waits.
+type Queue struct {
+	Start time.Time // what times are counted from; set before first use
 
 	mu     sync.Mutex
-	heap   []*timer
+	heap   []*Timer
 	rt     *time.Timer
 	armed  bool
 	at     time.Duration // when rt fires, if armed
 	closed bool
 }
 
-func (q *timerQueue) now() time.Duration { return time.Since(q.start) }
+// Now gives the time since Start.
+func (q *Queue) Now() time.Duration { return time.Since(q.Start) }
 
-// set makes t due at the given time, instead of when it was due before. The function
+// Set makes t due at the given time, instead of when it was due before. The function
 // runs without locks, on a goroutine of its own. It may be set again while it runs.
-func (q *timerQueue) set(t *timer, at time.Duration) {
+func (q *Queue) Set(t *Timer, at time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.closed {
@@ -47,8 +52,8 @@ func (q *timerQueue) set(t *timer, at time.Duration) {
 	q.arm()
 }
 
-// stop takes t out. A function that has been started meanwhile is not waited for.
-func (q *timerQueue) stop(t *timer) {
+// Stop takes t out. A function that has been started meanwhile is not waited for.
+func (q *Queue) Stop(t *Timer) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if t.pos == 0 {
@@ -61,14 +66,15 @@ func (q *timerQueue) stop(t *timer) {
 	}
 }
 
-// idle reports whether no timer is set.
-func (q *timerQueue) idle() bool {
+// Idle reports whether no timer is set.
+func (q *Queue) Idle() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return len(q.heap) == 0 && !q.armed
 }
 
-func (q *timerQueue) close() {
+// Close takes all timers out, for good: Set does nothing from now on.
+func (q *Queue) Close() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.closed = true
@@ -84,12 +90,12 @@ func (q *timerQueue) close() {
 
 // arm sees that the runtime timer fires no later than the first entry is due. Firing
 // early is harmless, so a timer that has moved away costs nothing.
-func (q *timerQueue) arm() {
+func (q *Queue) arm() {
 	if len(q.heap) == 0 || q.armed && q.at <= q.heap[0].when {
 		return
 	}
 	q.armed, q.at = true, q.heap[0].when
-	d := q.at - q.now()
+	d := q.at - q.Now()
 	if q.rt == nil {
 		q.rt = time.AfterFunc(d, q.fire)
 		return
@@ -98,18 +104,18 @@ func (q *timerQueue) arm() {
 }
 
 // fire runs what is due.
-func (q *timerQueue) fire() {
+func (q *Queue) fire() {
 	q.mu.Lock()
 	q.armed = false
 	for !q.closed && len(q.heap) > 0 {
-		now := q.now()
+		now := q.Now()
 		t := q.heap[0]
 		if t.when > now {
 			break
 		}
 		q.remove(0)
 		q.mu.Unlock()
-		t.f(now)
+		t.F(now)
 		q.mu.Lock()
 	}
 	if !q.closed {
@@ -118,12 +124,12 @@ func (q *timerQueue) fire() {
 	q.mu.Unlock()
 }
 
-func (q *timerQueue) swap(i, j int) {
+func (q *Queue) swap(i, j int) {
 	q.heap[i], q.heap[j] = q.heap[j], q.heap[i]
 	q.heap[i].pos, q.heap[j].pos = i+1, j+1
 }
 
-func (q *timerQueue) up(i int) (moved bool) {
+func (q *Queue) up(i int) (moved bool) {
 	for i > 0 {
 		p := (i - 1) / 2
 		if q.heap[p].when <= q.heap[i].when {
@@ -135,7 +141,7 @@ func (q *timerQueue) up(i int) (moved bool) {
 	return moved
 }
 
-func (q *timerQueue) down(i int) {
+func (q *Queue) down(i int) {
 	for {
 		c := 2*i + 1
 		if c >= len(q.heap) {
@@ -152,7 +158,7 @@ func (q *timerQueue) down(i int) {
 	}
 }
 
-func (q *timerQueue) remove(i int) {
+func (q *Queue) remove(i int) {
 	t := q.heap[i]
 	last := len(q.heap) - 1
 	if i != last {
