@@ -30,6 +30,7 @@ const (
 	napNear   = 2
 	napAsks   = 8
 	napTries  = 16
+	napDoubt  = 4 // naps may take such a part more: of so few waits the mean is not sure
 	napWorse  = 2 // a try ends at once if its waits have taken so many times what all may take
 	napAgain  = 4096
 	napFirst  = 256
@@ -83,7 +84,7 @@ func (n *napper) napped(took time.Duration) {
 	n.add(took)
 	switch limit := n.polled * napTries; {
 	case n.asked < napTries && n.sum < napWorse*limit:
-	case n.asked == napTries && n.sum < limit:
+	case n.asked == napTries && n.sum < limit+limit/napDoubt:
 		n.period = 0
 		n.begin(napStay, napAgain)
 	default:
