@@ -1,10 +1,15 @@
 package lab_test
 
 import (
+	"context"
+	"net/netip"
 	"os/exec"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/verbena-rdma/verbena/cm"
+	"github.com/verbena-rdma/verbena/ib"
 )
 
 const faultLimit = 15 * time.Second // for what takes a second: an emulated machine is slow
@@ -73,6 +78,63 @@ func TestGuestFaultC191_Removals(t *testing.T) {
 		}
 	}
 	p.grown(first, last)
+}
+
+// TestGuestFaultC191_Unused: librdmacm keeps a device open that a process has used, also when
+// all is closed, so its removal waits for the end of the process; unless the process keeps an id
+// on the device, which hears of the removal.
+func TestGuestFaultC191_Unused(t *testing.T) {
+	for _, watch := range []bool{false, true} {
+		t.Run(map[bool]string{false: "Nothing", true: "Watch"}[watch], func(t *testing.T) {
+			faultNet(t)
+			p := faultStart(t, "process", faultOrders{Idler: faultHere + ":7013", Watch: watch}, kernelEnv)
+			p.expect(2*faultLimit, "idle")
+			del := exec.Command("timeout", "60", "rdma", "link", "del", faultRXE)
+			if err := del.Start(); err != nil {
+				t.Fatal(err)
+			}
+			through := make(chan error, 1)
+			go func() { through <- del.Wait() }()
+			if !watch {
+				select {
+				case err := <-through:
+					t.Errorf("rdma link del returned (%v) while a process had used the device: if nothing holds it any more, say so in docs/kernel-devices.md", err)
+				case <-time.After(2 * time.Second):
+				}
+				p.kill()
+			}
+			if err := <-through; err != nil {
+				t.Errorf("rdma link del: %v", err)
+			}
+			select {
+			case <-p.ended:
+				if watch {
+					t.Error("the process has ended, so this shows nothing")
+				}
+			default:
+			}
+		})
+	}
+}
+
+// idler uses the device, closes everything, and lives on.
+func (r *faultRun) idler(ctx context.Context) error {
+	if err := r.once(ctx, r.o.Idler); err != nil {
+		return err
+	}
+	if r.o.Watch {
+		id, err := cm.NewID(r.p, ib.PortSpaceTCP)
+		if err != nil {
+			return err
+		}
+		defer id.Close()
+		if err := id.Bind(netip.AddrPortFrom(netip.MustParseAddr(faultHere), 0)); err != nil {
+			return err
+		}
+	}
+	r.say("idle")
+	<-ctx.Done()
+	return nil
 }
 
 // TestGuestFaultC012_Link: the port's events come when the link goes down and up. This kernel

@@ -44,6 +44,8 @@ type faultOrders struct {
 	Stay    bool          // whatever comes on the input
 	Scarce  string        // address of this host: connect to itself with ever more descriptors
 	Fresh   bool          // and the device was never open before
+	Idler   string        // address of this host: connect to itself once, then do nothing
+	Watch   bool          // but keep an id on the device
 	Starved string        // address to serve on, at first without descriptors
 }
 
@@ -82,6 +84,8 @@ func faultRole(o faultOrders) error {
 		return r.pin()
 	case o.Scarce != "":
 		return r.scarce(ctx)
+	case o.Idler != "":
+		return r.idler(ctx)
 	case o.Starved != "":
 		return r.starved(ctx)
 	case o.Self != "":

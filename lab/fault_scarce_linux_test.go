@@ -180,13 +180,13 @@ func withRoom(room int, f func() error) error {
 // with room for one more each time, until there is enough.
 func (r *faultRun) scarce(ctx context.Context) error {
 	if !r.o.Fresh {
-		if err := r.once(ctx); err != nil {
+		if err := r.once(ctx, r.o.Scarce); err != nil {
 			return err
 		}
 	}
 	failed := 0
 	for room := 0; room < 64; room++ {
-		err := withRoom(room, func() error { return r.once(ctx) })
+		err := withRoom(room, func() error { return r.once(ctx, r.o.Scarce) })
 		class := "fine"
 		switch {
 		case errors.Is(err, syscall.EMFILE):
@@ -206,16 +206,16 @@ func (r *faultRun) scarce(ctx context.Context) error {
 		failed++
 	}
 	before := descriptors()
-	err := r.once(ctx)
+	err := r.once(ctx, r.o.Scarce)
 	r.say("scarce %d %d %d", failed, before, descriptors())
 	return err
 }
 
 // once makes a connection of this process to itself, and has a message echoed.
-func (r *faultRun) once(ctx context.Context) error {
+func (r *faultRun) once(ctx context.Context, addr string) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	l, err := cm.Listen(r.p, r.o.Scarce, nil)
+	l, err := cm.Listen(r.p, addr, nil)
 	if err != nil {
 		return err
 	}
@@ -229,7 +229,7 @@ func (r *faultRun) once(ctx context.Context) error {
 		done <- err
 	}()
 	err = func() error {
-		route, err := cm.Resolve(ctx, r.p, r.o.Scarce, nil)
+		route, err := cm.Resolve(ctx, r.p, addr, nil)
 		if err != nil {
 			return err
 		}
