@@ -321,7 +321,7 @@ func (r *faultRun) again(ctx context.Context, addr string, live func(*faultConn)
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	for {
-		made, err := r.toItself(ctx, addr, live)
+		made, _, err := r.toItself(ctx, addr, live)
 		if made || err == nil {
 			return err
 		}
@@ -372,11 +372,12 @@ func (r *faultRun) pin() error {
 	return errors.New("not even a page")
 }
 
-// toItself makes a connection to itself and lets it live. made: there was one.
-func (r *faultRun) toItself(ctx context.Context, addr string, live func(*faultConn) error) (made bool, err error) {
+// toItself makes a connection to itself and lets it live. made: there was one. served is how
+// the other side ended.
+func (r *faultRun) toItself(ctx context.Context, addr string, live func(*faultConn) error) (made bool, served, err error) {
 	l, err := cm.Listen(r.p, addr, nil)
 	if err != nil {
-		return false, err
+		return false, nil, err
 	}
 	defer l.Close()
 	done := make(chan error, 1)
@@ -408,8 +409,8 @@ func (r *faultRun) toItself(ctx context.Context, addr string, live func(*faultCo
 		return live(&c)
 	}()
 	l.Close()
-	<-done
-	return made, err
+	served = <-done
+	return made, served, err
 }
 
 // serve echoes messages, and says how connections end.

@@ -215,39 +215,8 @@ func (r *faultRun) scarce(ctx context.Context) error {
 func (r *faultRun) once(ctx context.Context, addr string) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	l, err := cm.Listen(r.p, addr, nil)
-	if err != nil {
-		return err
-	}
-	defer l.Close()
-	done := make(chan error, 1)
-	go func() {
-		req, err := l.Accept(ctx)
-		if err == nil {
-			err = r.serveOne(ctx, req)
-		}
-		done <- err
-	}()
-	err = func() error {
-		route, err := cm.Resolve(ctx, r.p, addr, nil)
-		if err != nil {
-			return err
-		}
-		defer route.Close()
-		var c faultConn
-		defer c.close()
-		if err := c.open(route.Device(), route.CreateQP); err != nil {
-			return err
-		}
-		conn, err := route.Connect(ctx, r.param())
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		return c.exchange(ctx)
-	}()
-	l.Close()
-	if served := <-done; err != nil { // else it tells of the end only
+	_, served, err := r.toItself(ctx, addr, func(c *faultConn) error { return c.exchange(ctx) })
+	if err != nil { // else it tells of the end only
 		err = errors.Join(err, served)
 	}
 	return err

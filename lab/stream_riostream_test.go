@@ -199,12 +199,7 @@ func riostreamsMeet(t *testing.T, ours sockets, theirs *place) {
 			t.Run(c.name, func(t *testing.T) {
 				m := meeting{ours: ours, theirs: theirs, of: a.of, serves: serves, cfg: c.cfg, ok: says("custom")}
 				m.args = func(addr string) []string {
-					to := "-s"
-					if serves {
-						to = "-b"
-					}
-					args := []string{"riostream", to, addr, "-I", strconv.Itoa(c.iterations), "-C", strconv.Itoa(c.count), "-S", strconv.Itoa(c.size), "-T", "v"}
-					return withDefaults(map[string]int{"iomap_size": 1}, append(args, c.args...)...)
+					return withDefaults(map[string]int{"iomap_size": 1}, c.command("riostream", addr, serves)...)
 				}
 				m.meet(t, "7471", func(ctx context.Context, s *rdma.Conn) error {
 					r := riostream{iterations: c.iterations, count: c.count, size: c.size, active: serves}

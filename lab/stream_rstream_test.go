@@ -142,6 +142,16 @@ var rstreamModes = []rstreamCase{
 	{name: "Compatible", iterations: 5, count: 20, size: 5000, cfg: rdma.Config{Compatible: true, Inline: -1}},
 }
 
+// command runs one of the two programs, which have their options in common.
+func (c *rstreamCase) command(program, addr string, serves bool) []string {
+	to := "-s"
+	if serves {
+		to = "-b"
+	}
+	args := []string{program, to, addr, "-I", strconv.Itoa(c.iterations), "-C", strconv.Itoa(c.count), "-S", strconv.Itoa(c.size), "-T", "v"}
+	return append(args, c.args...)
+}
+
 // TestGuestC294_Rstream: rdma-core's rstream and our streams, both on the kernel's device.
 func TestGuestC294_Rstream(t *testing.T) {
 	ours, theirs := guestSockets(t)
@@ -173,12 +183,7 @@ func rstreams(t *testing.T, ours sockets, theirs *place) {
 			t.Run(c.name, func(t *testing.T) {
 				m := meeting{ours: ours, theirs: theirs, of: a.of, serves: serves, cfg: c.cfg, ok: says("custom")}
 				m.args = func(addr string) []string {
-					to := "-s"
-					if serves {
-						to = "-b"
-					}
-					args := []string{"rstream", to, addr, "-I", strconv.Itoa(c.iterations), "-C", strconv.Itoa(c.count), "-S", strconv.Itoa(c.size), "-T", "v"}
-					return withDefaults(c.defaults, append(args, c.args...)...)
+					return withDefaults(c.defaults, c.command("rstream", addr, serves)...)
 				}
 				m.meet(t, "7471", func(_ context.Context, s *rdma.Conn) error {
 					r := rstream{iterations: c.iterations, count: c.count, size: c.size, active: serves}
