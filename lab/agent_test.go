@@ -17,9 +17,9 @@ import (
 	"time"
 )
 
-// agentAddr is where the agent of a guest listens: it starts programs in the guest for
-// the tests on the host's side of the bridge.
-const agentAddr = "10.9.0.2:7000"
+// agentAt is where the agent of a guest listens: it starts programs in the guest for the
+// tests on the host's side of the bridge.
+func agentAt(guest string) string { return net.JoinHostPort(guest, "7000") }
 
 // order is what the agent is asked for, and answer is what it says: output, and
 // at last the end.
@@ -104,10 +104,14 @@ func runHere(ctx context.Context, o order, out io.Writer) error {
 	return cmd.Run()
 }
 
-// runThere runs a program of the guest.
-func runThere(ctx context.Context, o order, out io.Writer) error {
+// runAt gives a function that runs a program of a guest.
+func runAt(guest string) func(context.Context, order, io.Writer) error {
+	return func(ctx context.Context, o order, out io.Writer) error { return runThere(ctx, agentAt(guest), o, out) }
+}
+
+func runThere(ctx context.Context, agent string, o order, out io.Writer) error {
 	var d net.Dialer
-	c, err := d.DialContext(ctx, "tcp", agentAddr)
+	c, err := d.DialContext(ctx, "tcp", agent)
 	if err != nil {
 		return err
 	}

@@ -20,16 +20,10 @@ import (
 // TestHostFaultC134_HostFrozen stops the whole machine of the peer, with its kernel. The
 // connection ends with an error within the time that the retries may take, nobody can
 // connect, and when the machine goes on both sides have what they had before, and meet
-// again. (For the kernel's device on this side see TestGuestFaultC134_C221_PeerFrozen: on
-// the wire a stopped host is as silent as a stopped embedded device.)
+// again.
 func TestHostFaultC134_HostFrozen(t *testing.T) {
 	_, guest := onHost(t)
-	group, err := strconv.Atoi(os.Getenv("LAB_PID1"))
-	if err != nil || group <= 1 {
-		t.Fatalf("the guest's process: %q, %v", os.Getenv("LAB_PID1"), err)
-	}
-	thaw := func() { syscall.Kill(-group, syscall.SIGCONT) }
-	t.Cleanup(thaw)
+	freeze, thaw := faultFreeze(t, "LAB_PID1")
 	p, err := softroce.New(nil)
 	if err != nil {
 		t.Fatal(err)
@@ -37,13 +31,9 @@ func TestHostFaultC134_HostFrozen(t *testing.T) {
 	defer p.Close()
 
 	addr := guest.v4 + ":7010"
-	orders, err := json.Marshal(faultOrders{Serve: addr, Stay: true})
-	if err != nil {
-		t.Fatal(err)
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	server := guest.start(ctx, t, "env", "-u", roleEnv, faultEnv+"="+string(orders), "lab.test", "-test.run=^TestFaultRole$", "-test.timeout=10m")
+	server := guest.start(ctx, t, faultCommand(t, faultOrders{Serve: addr, Stay: true})...)
 	until(ctx, t, server, "fault: ready ")
 
 	const ackTimeout, retries = 100 * time.Millisecond, 3
@@ -108,9 +98,7 @@ func TestHostFaultC134_HostFrozen(t *testing.T) {
 
 	ended, stop = meet()
 	defer stop()
-	if err := syscall.Kill(-group, syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	freeze()
 	select {
 	case err := <-ended:
 		if c := faultClass(err); c != "RETRY_EXC_ERR" {
@@ -139,4 +127,85 @@ func TestHostFaultC134_HostFrozen(t *testing.T) {
 	if left := append(verbs.Objects(), cm.Objects()...); len(left) > 0 {
 		t.Errorf("left here: %q", left)
 	}
+}
+
+// TestPairC134_HostFrozen: the same between the kernel's devices of two machines.
+func TestPairC134_HostFrozen(t *testing.T) {
+	first, second := onPair(t)
+	freeze, thaw := faultFreeze(t, "LAB_PID2")
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	addr := second.v4 + ":7014"
+	server := second.start(ctx, t, faultCommand(t, faultOrders{Serve: addr, Stay: true})...)
+	until(ctx, t, server, "fault: ready ")
+	const ackTimeout, retries = 100 * time.Millisecond, 3
+	const bound = 4*(retries+1)*135*time.Millisecond + 10*time.Second // see TestGuestFaultC134_C221_PeerFrozen
+	client := first.start(ctx, t, faultCommand(t, faultOrders{Dial: addr, Cycles: 1000, Timeout: ackTimeout, Retries: retries, Limit: 5 * time.Second, Stay: true})...)
+	// said waits for the n-th line of a kind, and gives the rest of it.
+	said := func(limit time.Duration, what string, n int) string {
+		t.Helper()
+		late := time.After(limit)
+		for {
+			lines := strings.Split(client.out.String(), "\n")
+			seen := 0
+			for _, l := range lines[:len(lines)-1] { // what follows is not a line yet
+				rest, ok := strings.CutPrefix(l, "fault: "+what)
+				if ok {
+					seen++
+				}
+				if ok && seen == n {
+					return strings.TrimPrefix(rest, " ")
+				}
+			}
+			select {
+			case err := <-client.done:
+				t.Fatalf("the client ended: %v\n%s", err, client.out.String())
+			case <-late:
+				t.Fatalf("no %q (%d) within %v:\n%s\nthe server:\n%s", what, n, limit, client.out.String(), server.out.String())
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	}
+	said(time.Minute, "connected", 1)
+	freeze()
+	if end := said(bound, "ended", 1); !strings.HasPrefix(end, "RETRY_EXC_ERR: ") {
+		t.Errorf("the connection ended with %s", end)
+	}
+	if end := said(2*bound, "ended", 2); !strings.HasPrefix(end, "deadline: ") {
+		t.Errorf("a connection to a frozen host ended with %s", end)
+	}
+	if left := said(bound, "used", 2); !strings.HasPrefix(left, "0 ") {
+		t.Errorf("the client has %s", left)
+	}
+	thaw()
+	said(time.Minute, "connected", 2)
+	t.Log(client.out.String())
+}
+
+// faultFreeze gives what stops a guest, with its kernel, and what lets it go on. name is the
+// variable with its process group.
+func faultFreeze(t *testing.T, name string) (freeze, thaw func()) {
+	t.Helper()
+	group, err := strconv.Atoi(os.Getenv(name))
+	if err != nil || group <= 1 {
+		t.Fatalf("the guest's process: %q, %v", os.Getenv(name), err)
+	}
+	thaw = func() { syscall.Kill(-group, syscall.SIGCONT) }
+	t.Cleanup(thaw)
+	return func() {
+		t.Helper()
+		if err := syscall.Kill(-group, syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+	}, thaw
+}
+
+// faultCommand is a process with orders, for place.start.
+func faultCommand(t *testing.T, o faultOrders) []string {
+	t.Helper()
+	orders, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return []string{"env", "-u", roleEnv, faultEnv + "=" + string(orders), "lab.test", "-test.run=^TestFaultRole$", "-test.timeout=10m"}
 }

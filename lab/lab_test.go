@@ -136,9 +136,18 @@ func onTheHost(kernel string) string {
 	}
 	return `status=0
 	LAB_HOST=$LAB_SHARE1 "$LAB_SHARE1/lab.test" -test.v -test.timeout 15m -test.run "^TestHost" -test.skip ` + "'" + skip + "'" + ` || status=1
-	LAB_ROLE=quit "$LAB_SHARE1/lab.test" || status=1
+	LAB_ROLE=quit "$LAB_SHARE1/lab.test" ` + firstGuest + ` || status=1
 	exit $status`
 }
+
+// besideTwo is what is done beside two guests, and inEach is what these do.
+const (
+	besideTwo = `status=0
+	LAB_HOST=$LAB_SHARE1 "$LAB_SHARE1/lab.test" -test.v -test.timeout 10m -test.run "^TestPair" || status=1
+	for guest in ` + firstGuest + " " + secondGuest + `; do LAB_ROLE=quit "$LAB_SHARE1/lab.test" $guest || status=1; done
+	exit $status`
+	inEach = `mkdir /tmp/programs && cp /mnt/lab.test /tmp/programs && LAB_ROLE=agent /tmp/programs/lab.test`
+)
 
 // vm runs lab/vm with a kernel and arguments, and gives what was written.
 func vm(t *testing.T, kernel string, args ...string) (out []byte, err error) {
@@ -182,4 +191,22 @@ func TestLab(t *testing.T) {
 			}
 		})
 	}
+	t.Run("TwoGuests", func(t *testing.T) {
+		if out, err := vm(t, kernels[0], "prepare"); err != nil {
+			declined(t, must, fmt.Sprintf("kernel %s cannot be had: %v\n%s", kernels[0], err, out))
+		}
+		share := t.TempDir()
+		for _, n := range []string{"1", "2"} {
+			if err := os.Mkdir(filepath.Join(share, n), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Link(filepath.Join(dir, "lab.test"), filepath.Join(share, n, "lab.test")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		out, err := vm(t, kernels[0], "-n", "2", "-s", share, "-t", "900", "-H", besideTwo, "run", "bash", "-c", inEach)
+		if passed := report(t, out); !passed["TestPairC134_HostFrozen"] || err != nil || t.Failed() {
+			t.Errorf("two guests: %v\n%s", err, failures(out))
+		}
+	})
 }

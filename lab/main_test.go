@@ -24,8 +24,8 @@ var roles = map[string]func(ctx context.Context, args []string) error{
 		}
 		return serveAgent(ctx, l)
 	},
-	"quit": func(ctx context.Context, _ []string) error { // on the host's side: ends the agent
-		c, err := net.DialTimeout("tcp", agentAddr, 30*time.Second)
+	"quit": func(ctx context.Context, args []string) error { // on the host's side: ends the agent of a guest
+		c, err := net.DialTimeout("tcp", agentAt(args[0]), 30*time.Second)
 		if err != nil {
 			return err
 		}
@@ -72,23 +72,47 @@ func onHost(t *testing.T) (host, guest *place) {
 	if os.Getenv("LAB_HOST") == "" {
 		t.Skip("runs on the host's side of a guest of lab/vm, started by TestLab")
 	}
+	host = &place{name: "the host", v4: "10.9.0.1", v6: "fd00:9::1", provider: "soft", run: runHere}
+	guest = guestPlace(runAt(firstGuest))
+	guest.ready(t)
+	return host, guest
+}
+
+// onPair skips a test that does not run beside two guests, and gives these.
+func onPair(t *testing.T) (first, second *place) {
+	t.Helper()
+	if os.Getenv("LAB_HOST") == "" || os.Getenv("LAB_PID2") == "" {
+		t.Skip("runs on the host's side of two guests of lab/vm, started by TestLab")
+	}
+	first = guestPlace(runAt(firstGuest))
+	second = &place{name: "the second guest", v4: secondGuest, v6: "fd00:9::3", provider: "kernel", run: runAt(secondGuest)}
+	first.ready(t)
+	second.ready(t)
+	return first, second
+}
+
+// ready waits until the agent of a guest is there.
+func (p *place) ready(t *testing.T) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	for {
-		c, err := net.DialTimeout("tcp", agentAddr, time.Second)
+		c, err := net.DialTimeout("tcp", agentAt(p.v4), time.Second)
 		if err == nil {
 			c.Close()
-			break
+			return
 		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("no agent in the guest: %v", err)
+			t.Fatalf("no agent in %s: %v", p.name, err)
 		case <-time.After(200 * time.Millisecond):
 		}
 	}
-	return &place{name: "the host", v4: "10.9.0.1", v6: "fd00:9::1", provider: "soft", run: runHere}, guestPlace(runThere)
 }
 
+// Addresses of the guests.
+const firstGuest, secondGuest = "10.9.0.2", "10.9.0.3"
+
 func guestPlace(run func(context.Context, order, io.Writer) error) *place {
-	return &place{name: "the guest", v4: "10.9.0.2", v6: "fd00:9::2", provider: "kernel", run: run}
+	return &place{name: "the guest", v4: firstGuest, v6: "fd00:9::2", provider: "kernel", run: run}
 }
