@@ -451,6 +451,15 @@ func (r *faultRun) serveOne(ctx context.Context, req *cm.Request) (err error) {
 	if err := c.open(req.Device(), req.CreateQP); err != nil {
 		return err
 	}
+	if r.o.Starved != "" {
+		// What a wait needs it makes when it first sleeps; here it has that in time.
+		short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+		_, err := c.cq.Next(short)
+		cancel()
+		if !errors.Is(err, context.DeadlineExceeded) {
+			return err
+		}
+	}
 	conn, err := req.Accept(ctx, r.param())
 	if err != nil {
 		return err

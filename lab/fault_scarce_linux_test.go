@@ -168,11 +168,25 @@ func withRoom(room int, f func() error) error {
 		return err
 	}
 	few := was
-	few.Cur = uint64(descriptors() + room)
+	few.Cur = uint64(descriptors() + room + 64)
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
 		return err
 	}
+	var full []int // the limit is one of numbers, and there may be some free below others
+	for {
+		fd, err := unix.Dup(0)
+		if err != nil {
+			break
+		}
+		full = append(full, fd)
+	}
+	for _, fd := range full[:room] {
+		unix.Close(fd)
+	}
 	err := f()
+	for _, fd := range full[room:] {
+		unix.Close(fd)
+	}
 	return errors.Join(err, unix.Setrlimit(unix.RLIMIT_NOFILE, &was))
 }
 
