@@ -17,7 +17,7 @@ type Config struct {
 	// SendBuf and RecvBuf bound the bytes that a connection holds in each direction: what
 	// was written and not taken by the peer's memory, and what came and was not read. An
 	// idle connection holds a few KiB; the rest is taken when it is needed and given back.
-	// Zero: 256 KiB and 1 MiB, and 256 KiB for both towards C programs. At most 64 MiB;
+	// Zero: 512 KiB and 1 MiB; 256 KiB to receive from C programs. At most 64 MiB;
 	// below 4 KiB they are 4 KiB, and they are rounded up to pages. As the peer's RecvBuf
 	// bounds what is on its way, raise both for long fast paths.
 	SendBuf, RecvBuf int
@@ -85,7 +85,7 @@ const (
 
 // Limits and defaults of Config.
 const (
-	defaultSendBuf   = 256 << 10
+	defaultSendBuf   = 512 << 10
 	defaultRecvBuf   = 1 << 20
 	minBuf           = 4 << 10
 	maxBuf           = 64 << 20
