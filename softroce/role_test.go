@@ -25,6 +25,53 @@ func echoed(t testing.TB) *end {
 	return e
 }
 
+// hushes counts the calls of Hush.
+type hushes struct {
+	netio.Interruptible
+	n int
+}
+
+func (h *hushes) Hush() { h.n++; h.Interruptible.Hush() }
+
+// Who spins, or goes on polling, has the socket hushed; who polls now and then has not.
+func TestHush(t *testing.T) {
+	e := echoed(t)
+	ep := e.qp.peer.Load().e
+	for i := 0; e.cq.from.Load() == nil || !ep.role.claim(); i++ { // until the reader leaves it to who polls
+		if i%4096 == 0 {
+			if err := e.send(64, 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		ws, err := e.cq.Poll()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range ws {
+			e.recv()
+		}
+		runtime.Gosched()
+	}
+	h := &hushes{Interruptible: ep.role.conn}
+	ep.role.conn = h
+	ep.role.looks.Store(0)
+	ep.vacate()
+	_, _ = e.cq.PollFor(0)
+	if h.n != 0 {
+		t.Errorf("hushed %d times by one look", h.n)
+	}
+	_, _ = e.cq.PollFor(time.Microsecond)
+	if h.n != 1 {
+		t.Errorf("hushed %d times by one spin", h.n)
+	}
+	for range hushAfter {
+		_, _ = e.cq.PollFor(0)
+	}
+	if h.n < 2 {
+		t.Errorf("hushed %d times by one who goes on polling", h.n)
+	}
+}
+
 // Between two processes, with pauses at every step of the wait, and with every kind of
 // context: no wake-up is lost, whoever reads the socket.
 func TestC239_PingPongBetweenProcesses(t *testing.T) {
@@ -55,6 +102,9 @@ func TestC239_PingPongBetweenProcesses(t *testing.T) {
 		for got := false; !got; {
 			pause()
 			ws, err := e.cq.Poll()
+			if len(ws) == 0 && r.IntN(4) == 0 { // spin: the socket is hushed then
+				ws, err = e.cq.PollFor(time.Duration(1+r.IntN(50)) * time.Microsecond)
+			}
 			if err != nil {
 				t.Fatal(err)
 			}
