@@ -40,7 +40,8 @@ func TestC267_PeerCloses(t *testing.T) {
 	})
 }
 
-// TestC268_PeerClosesUnread: the peer throws away what we wrote; reading ends.
+// TestC268_PeerClosesUnread: the peer throws away what we wrote; reading ends, and writing
+// fails: as over if the peer had said its end before ours came, as reset if ours was on its way.
 func TestC268_PeerClosesUnread(t *testing.T) {
 	pairs(t, func(t *testing.T, _ *rig, s, c *rdma.Conn) {
 		writes(t, c, make([]byte, 3000))
@@ -56,7 +57,9 @@ func TestC268_PeerClosesUnread(t *testing.T) {
 			_, err = c.Write([]byte("x"))
 			time.Sleep(time.Second)
 		}
-		isErr(t, "Write", err, syscall.EPIPE)
+		if !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
+			t.Error("write:", err)
+		}
 	})
 }
 
