@@ -26,9 +26,9 @@ import (
 // not allocate.
 //
 // A connection costs memory and a queue pair, but neither a goroutine nor a thread nor,
-// unless FD is called, a descriptor. Dialers and listeners make it; a nil or zero Conn is of
-// no use. C programs know it as a socket of rsocket(7): Read is rrecv, Write rsend, CloseWrite
-// rshutdown, Close rclose, FD what rpoll waits for.
+// unless FD is called, a descriptor. Dialers and listeners make it; the calls of a nil or
+// zero Conn give syscall.EINVAL. C programs know it as a socket of rsocket(7): Read is rrecv,
+// Write rsend, CloseWrite rshutdown, Close rclose, FD what rpoll waits for.
 type Conn struct {
 	tcp *tcpConn // not nil: TCP carries it, and nothing below is used
 
@@ -79,6 +79,12 @@ type connOptions struct {
 }
 
 var _ net.Conn = (*Conn)(nil)
+
+// errInvalid is what calls of a nil or zero Conn or Listener give, as in package net.
+var errInvalid error = syscall.EINVAL
+
+// ok says that the connection was made by a dialer or listener.
+func (c *Conn) ok() bool { return c != nil && (c.hub != nil || c.tcp != nil) }
 
 // now gives the time as the machine of the stream wants it.
 func now() time.Duration { return time.Since(epoch) }
@@ -302,6 +308,9 @@ func (c *Conn) tell(cause error) {
 // LocalAddr and RemoteAddr give the ends of the connection, also after Close. They are of
 // type Addr, and *net.TCPAddr if TCP carries the connection.
 func (c *Conn) LocalAddr() net.Addr {
+	if !c.ok() {
+		return nil
+	}
 	if c.tcp != nil {
 		return c.tcp.LocalAddr()
 	}
@@ -310,6 +319,9 @@ func (c *Conn) LocalAddr() net.Addr {
 
 // RemoteAddr: see LocalAddr.
 func (c *Conn) RemoteAddr() net.Addr {
+	if !c.ok() {
+		return nil
+	}
 	if c.tcp != nil {
 		return c.tcp.RemoteAddr()
 	}
@@ -367,6 +379,9 @@ func (c *Conn) SetReadDeadline(t time.Time) error { return c.setDeadlines(t, tru
 func (c *Conn) SetWriteDeadline(t time.Time) error { return c.setDeadlines(t, false, true) }
 
 func (c *Conn) setDeadlines(t time.Time, read, write bool) error {
+	if !c.ok() {
+		return errInvalid
+	}
 	if c.tcp != nil {
 		switch {
 		case read && write:

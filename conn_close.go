@@ -16,6 +16,9 @@ import (
 // connection any more, nor that of its maps. The error is nil also if the peer did not take
 // everything in time, as with TCP.
 func (c *Conn) Close() error {
+	if !c.ok() {
+		return errInvalid
+	}
 	if c.tcp != nil {
 		err := c.tcp.Close()
 		c.tell(nil)
@@ -109,6 +112,9 @@ func (c *Conn) abort() {
 // CloseWrite ends this side's stream: the peer reads what was written, and then io.EOF. It
 // does not wait. Write then fails with syscall.EPIPE; Read goes on.
 func (c *Conn) CloseWrite() error {
+	if !c.ok() {
+		return errInvalid
+	}
 	if c.tcp != nil {
 		return c.tcp.CloseWrite()
 	}
@@ -128,6 +134,9 @@ func (c *Conn) CloseWrite() error {
 // CloseRead ends reading: Read gives io.EOF, also one that waits, and what the peer still sends
 // is thrown away, so that it is not held up. It does not wait, and the peer is not told.
 func (c *Conn) CloseRead() error {
+	if !c.ok() {
+		return errInvalid
+	}
 	if c.tcp != nil {
 		return c.tcp.CloseRead()
 	}

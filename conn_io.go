@@ -13,6 +13,9 @@ import (
 // the connection or died; ErrTruncated if the end of its stream is missing),
 // syscall.ETIMEDOUT (it does not answer) or syscall.EPROTO (it broke the protocol).
 func (c *Conn) Read(p []byte) (int, error) {
+	if !c.ok() {
+		return 0, errInvalid
+	}
 	if c.tcp != nil {
 		return c.tcp.Read(p)
 	}
@@ -32,6 +35,9 @@ func (c *Conn) Read(p []byte) (int, error) {
 // TryRead is Read that does not wait: if there is nothing it gives ErrWouldBlock. While
 // another goroutine is in Read it gives that too.
 func (c *Conn) TryRead(p []byte) (int, error) {
+	if !c.ok() {
+		return 0, errInvalid
+	}
 	if c.tcp != nil {
 		return c.tcp.tryRead(p)
 	}
@@ -94,6 +100,9 @@ func (c *Conn) readable() bool {
 // arrive, as far as the connection lives. After CloseWrite, or when the peer has closed,
 // the error wraps syscall.EPIPE.
 func (c *Conn) Write(p []byte) (int, error) {
+	if !c.ok() {
+		return 0, errInvalid
+	}
 	if c.tcp != nil {
 		return c.tcp.Write(p)
 	}
@@ -182,6 +191,9 @@ func (c *Conn) fill(p []byte) (n int, err error) {
 // TryWrite writes what fits now; if that is nothing it gives ErrWouldBlock. While another
 // goroutine is in Write it gives that too.
 func (c *Conn) TryWrite(p []byte) (int, error) {
+	if !c.ok() {
+		return 0, errInvalid
+	}
 	if c.tcp != nil {
 		return c.tcp.tryWrite(p)
 	}
@@ -213,6 +225,9 @@ func (c *Conn) writable() bool {
 // v. (net.Buffers.WriteTo does so for connections of package net only, and writes one after
 // the other here.)
 func (c *Conn) WriteBuffers(v *net.Buffers) (int64, error) {
+	if !c.ok() {
+		return 0, errInvalid
+	}
 	if c.tcp != nil {
 		return v.WriteTo(c.tcp.TCPConn)
 	}
@@ -271,6 +286,9 @@ var copyBufs = sync.Pool{New: func() any { b := make([]byte, 64<<10); return &b 
 
 // ReadFrom writes what r gives until its end; io.Copy uses it.
 func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
+	if !c.ok() {
+		return 0, errInvalid
+	}
 	if c.tcp != nil {
 		return c.tcp.ReadFrom(r)
 	}
@@ -302,6 +320,9 @@ func (c *Conn) readFrom(r io.Reader) (int64, error) {
 
 // WriteTo reads until the end of the stream and writes it to w; io.Copy uses it.
 func (c *Conn) WriteTo(w io.Writer) (int64, error) {
+	if !c.ok() {
+		return 0, errInvalid
+	}
 	if c.tcp != nil {
 		return c.tcp.WriteTo(w)
 	}

@@ -34,6 +34,9 @@ var ErrNoMap error = stream.ErrNoMap
 // returned. Nothing tells when the peer has written: send a message behind the data. Over
 // TCP the errors of Map, MapWrite and Unmap wrap errors.ErrUnsupported.
 func (c *Conn) Map(mr *verbs.MR, offset int64) (int64, error) {
+	if !c.ok() {
+		return 0, errInvalid
+	}
 	if c.tcp != nil {
 		return 0, errNoMaps
 	}
@@ -99,6 +102,9 @@ func (c *Conn) mapLocal(mr *verbs.MR, offset int64) (int64, error) {
 // Unmap can be called again. After Close nobody writes there, whatever was mapped, and the
 // error wraps net.ErrClosed; that of memory that is not mapped wraps syscall.EINVAL.
 func (c *Conn) Unmap(mr *verbs.MR) error {
+	if !c.ok() {
+		return errInvalid
+	}
 	if c.tcp != nil {
 		return errNoMaps
 	}
@@ -157,6 +163,9 @@ func (c *Conn) unmapped() {
 // has no map there, or it ends before p does, the error wraps ErrNoMap, and n says how much
 // was taken. It does not allocate.
 func (c *Conn) MapWrite(p []byte, offset int64) (n int, err error) {
+	if !c.ok() {
+		return 0, errInvalid
+	}
 	if c.tcp != nil {
 		return 0, errNoMaps
 	}

@@ -36,6 +36,9 @@ func (c *Conn) option(f func() error) error {
 
 // SetKeepAlive turns keep-alive off, or on with the periods that it had, or the defaults.
 func (c *Conn) SetKeepAlive(on bool) error {
+	if !c.ok() {
+		return errInvalid
+	}
 	if c.tcp != nil {
 		return c.tcp.SetKeepAlive(on)
 	}
@@ -56,6 +59,9 @@ func (c *Conn) SetKeepAlive(on bool) error {
 // SetKeepAlivePeriod sets the time without a sign of life after which the peer is asked
 // for one; a dead one is found in twice that time. It must be positive.
 func (c *Conn) SetKeepAlivePeriod(d time.Duration) error {
+	if !c.ok() {
+		return errInvalid
+	}
 	if c.tcp != nil {
 		return c.tcp.SetKeepAliveConfig(tcpKeepAlive(d))
 	}
@@ -73,6 +79,9 @@ func (c *Conn) SetKeepAlivePeriod(d time.Duration) error {
 // 15 s, 9), and a negative one leaves what there is. A dead peer is found in
 // Idle + Interval × Count.
 func (c *Conn) SetKeepAliveConfig(k net.KeepAliveConfig) error {
+	if !c.ok() {
+		return errInvalid
+	}
 	if c.tcp != nil {
 		return c.tcp.SetKeepAliveConfig(k)
 	}
@@ -114,6 +123,9 @@ func (c *Conn) setKeepAlive(k stream.KeepAlive) {
 // waits for so long, with 0 not at all, and the peer sees a reset; with sec < 0 it does
 // what Config.Linger says.
 func (c *Conn) SetLinger(sec int) error {
+	if !c.ok() {
+		return errInvalid
+	}
 	if c.tcp != nil {
 		return c.tcp.SetLinger(sec)
 	}
@@ -133,6 +145,9 @@ func (c *Conn) SetLinger(sec int) error {
 // SetNoDelay says whether small writes go at once (true, the default) or are gathered
 // while an earlier one is on its way.
 func (c *Conn) SetNoDelay(on bool) error {
+	if !c.ok() {
+		return errInvalid
+	}
 	if c.tcp != nil {
 		return c.tcp.SetNoDelay(on)
 	}
@@ -148,6 +163,9 @@ func (c *Conn) SetNoDelay(on bool) error {
 // SetTOS is there to say that it cannot be: the path of a connected queue pair, with its
 // traffic class, does not change. Set Config.TOS. The error wraps errors.ErrUnsupported.
 func (c *Conn) SetTOS(tos uint8) error {
+	if !c.ok() {
+		return errInvalid
+	}
 	err := fmt.Errorf("the traffic class of a connection does not change, set Config.TOS: %w", errors.ErrUnsupported)
 	if c.tcp != nil {
 		return &net.OpError{Op: "set", Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
@@ -158,6 +176,9 @@ func (c *Conn) SetTOS(tos uint8) error {
 // SetReadBuffer changes Config.RecvBuf of this connection, for memory that it takes from
 // now on.
 func (c *Conn) SetReadBuffer(bytes int) error {
+	if !c.ok() {
+		return errInvalid
+	}
 	if c.tcp != nil {
 		return c.tcp.SetReadBuffer(bytes)
 	}
@@ -167,6 +188,9 @@ func (c *Conn) SetReadBuffer(bytes int) error {
 // SetWriteBuffer changes Config.SendBuf of this connection. The buffer is exchanged when it
 // is empty.
 func (c *Conn) SetWriteBuffer(bytes int) error {
+	if !c.ok() {
+		return errInvalid
+	}
 	if c.tcp != nil {
 		return c.tcp.SetWriteBuffer(bytes)
 	}
@@ -193,6 +217,9 @@ func (c *Conn) setBuffer(v *int, n int) error {
 // While a connection of a device has a descriptor, completions are looked after by a
 // goroutine of the library, so that no call is needed for it to tell the truth.
 func (c *Conn) FD() (int, error) {
+	if !c.ok() {
+		return -1, errInvalid
+	}
 	if c.tcp != nil {
 		return c.tcp.fd()
 	}
@@ -224,6 +251,9 @@ type Transport struct {
 
 // Transport says what carries the connection.
 func (c *Conn) Transport() Transport {
+	if !c.ok() {
+		return Transport{}
+	}
 	if c.tcp != nil {
 		return Transport{Kind: "tcp", Why: c.tcp.why}
 	}
@@ -240,6 +270,9 @@ type Stats struct {
 
 // Stats gives the counters.
 func (c *Conn) Stats() Stats {
+	if !c.ok() {
+		return Stats{}
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.stats
@@ -248,6 +281,9 @@ func (c *Conn) Stats() Stats {
 // PD gives the protection domain of the connection, in which memory for Map is
 // registered; nil over TCP.
 func (c *Conn) PD() *verbs.PD {
+	if !c.ok() {
+		return nil
+	}
 	if c.tcp != nil {
 		return nil
 	}

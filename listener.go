@@ -15,7 +15,7 @@ import (
 )
 
 // Listener is a net.Listener. All methods may be called by several goroutines; only Accept and
-// AcceptRDMA wait. Listen makes it; a nil or zero Listener is of no use.
+// AcceptRDMA wait. Listen makes it; the calls of a nil or zero Listener give syscall.EINVAL.
 //
 // Handshakes go on in the background, each within Config.HandshakeTimeout, so a peer that
 // does not finish one delays nobody. A request that fails is refused and does not show in
@@ -49,6 +49,9 @@ type Listener struct {
 	hubs   map[*verbs.Device]*hub // held, so that they are there for the next connection
 	ready  readiness
 }
+
+// ok says that Listen made the listener.
+func (l *Listener) ok() bool { return l != nil && l.cancel != nil }
 
 // requests is a *cm.Listener, and sockets a *net.TCPListener.
 type requests interface {
@@ -91,7 +94,12 @@ func (l *Listener) start() {
 
 // Addr gives the address that the listener is bound to, an Addr. If the host was empty its
 // IP address is unspecified; to dial that means this host.
-func (l *Listener) Addr() net.Addr { return l.addr }
+func (l *Listener) Addr() net.Addr {
+	if !l.ok() {
+		return nil
+	}
+	return l.addr
+}
 
 // Accept waits for the next connection and gives it, a *Conn. After Close the error wraps
 // net.ErrClosed, after the deadline os.ErrDeadlineExceeded.
@@ -106,6 +114,9 @@ func (l *Listener) Accept() (net.Conn, error) {
 // AcceptRDMA is Accept with the type of the connection, which may be one over TCP if
 // Config.Fallback allows that.
 func (l *Listener) AcceptRDMA() (*Conn, error) {
+	if !l.ok() {
+		return nil, errInvalid
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for {
@@ -143,6 +154,9 @@ func (l *Listener) changed() {
 // SetDeadline sets a deadline for Accept, for calls that block as well; the zero Time means
 // none.
 func (l *Listener) SetDeadline(t time.Time) error {
+	if !l.ok() {
+		return errInvalid
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -165,6 +179,9 @@ func (l *Listener) onDeadline() {
 // Accept would not block, its deadline left aside. The first call makes it; Close closes
 // it. Elsewhere than on Linux the error wraps errors.ErrUnsupported.
 func (l *Listener) FD() (int, error) {
+	if !l.ok() {
+		return -1, errInvalid
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -180,6 +197,9 @@ func (l *Listener) FD() (int, error) {
 // Close stops listening. Accept calls that block fail; connections that nobody has
 // accepted are reset; accepted ones live on. A second call gives an error, as with TCP.
 func (l *Listener) Close() error {
+	if !l.ok() {
+		return errInvalid
+	}
 	l.mu.Lock()
 	if l.closed {
 		l.mu.Unlock()
