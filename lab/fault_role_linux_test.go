@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -114,7 +113,6 @@ type faultRun struct {
 	say   func(format string, args ...any)
 	watch map[*verbs.Device]bool
 	wmu   sync.Mutex
-	echos atomic.Int64
 }
 
 // used says what the process has.
@@ -451,15 +449,6 @@ func (r *faultRun) serveOne(ctx context.Context, req *cm.Request) (err error) {
 	if err := c.open(req.Device(), req.CreateQP); err != nil {
 		return err
 	}
-	if r.o.Starved != "" {
-		// What a wait needs it makes when it first sleeps; here it has that in time.
-		short, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
-		_, err := c.cq.Next(short)
-		cancel()
-		if !errors.Is(err, context.DeadlineExceeded) {
-			return err
-		}
-	}
 	conn, err := req.Accept(ctx, r.param())
 	if err != nil {
 		return err
@@ -480,7 +469,6 @@ func (r *faultRun) serveOne(ctx context.Context, req *cm.Request) (err error) {
 		if err := c.send(); err != nil {
 			return errors.Join(c.qp.Err(), err)
 		}
-		r.echos.Add(1)
 	}
 }
 

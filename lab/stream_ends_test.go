@@ -104,6 +104,7 @@ type meeting struct {
 	cfg     rdma.Config
 	ok      func(out string) error // what the program must say, if all went well
 	stopped bool                   // it does not end by itself
+	begins  string                 // what it says as a server when it is ready; empty: nothing
 }
 
 // meet starts the program, connects our end with it, and has f use the connection. Both
@@ -124,6 +125,9 @@ func (m *meeting) attempt(t *testing.T, port string, f func(ctx context.Context,
 	var c *rdma.Conn
 	if m.serves {
 		x = m.theirs.start(ctx, t, m.args(m.of(m.theirs))...)
+		if m.begins != "" {
+			until(ctx, t, x, m.begins)
+		}
 		c = m.ours.dial(ctx, t, x, net.JoinHostPort(m.of(m.theirs), port), m.cfg)
 	} else {
 		l := m.ours.listen(t, net.JoinHostPort(m.of(m.ours.at), port), m.cfg)
