@@ -22,7 +22,7 @@ func (p *Parker) doze(ctx context.Context) (why Wake, done bool, err error) {
 	}
 	defer napEnd()
 	if ok, err := p.dozeBegin(); !ok {
-		return Kicked, true, err
+		return Kicked, !scarce(err), err
 	}
 	p.nap.yield()
 	var start int64

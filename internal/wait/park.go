@@ -35,6 +35,7 @@ type Parker struct {
 	gate   *gate // a new one after each interruption
 	again  bool  // the descriptor was looked at in this sleep; of who is parked
 	nap    nap
+	lean   bool // there was no descriptor for Go's poller; of who is parked, and under mu
 }
 
 // Wake says what ended a sleep.
@@ -86,7 +87,7 @@ func (p *Parker) parkFor(ctx context.Context, limit time.Duration) (why Wake, er
 	if ok, err := p.begin(limit); !ok {
 		return Kicked, err
 	}
-	if p.nap.most > 0 {
+	if p.nap.most > 0 && !p.lean {
 		start := time.Now()
 		defer func() { p.nap.polledFor(time.Since(start), why == Found && err == nil) }()
 	}
@@ -131,9 +132,11 @@ func (p *Parker) begin(limit time.Duration) (ok bool, err error) {
 		return false, nil
 	}
 	if p.w == nil {
-		if err := p.enter(); err != nil {
+		err := p.enter()
+		if err != nil && !scarce(err) {
 			return false, err
 		}
+		p.lean = err != nil
 	}
 	p.parked, p.hit = true, false
 	p.limit = time.Time{}
@@ -177,7 +180,7 @@ func (p *Parker) end() (kicked, hit, closed bool) {
 	p.limit = time.Time{}
 	if p.broken && !p.closed {
 		p.broken = false
-		if p.w != nil {
+		if p.w != nil || p.lean {
 			p.gate = newGate()
 		} else {
 			p.p.resume()
@@ -187,6 +190,13 @@ func (p *Parker) end() (kicked, hit, closed bool) {
 }
 
 func (p *Parker) sleep() (found bool, err error) {
+	if p.lean { // a short one: the next may be in Go's poller again
+		if !p.try() {
+			lean(p.gate, p.gate)
+			return p.try(), nil
+		}
+		return true, nil
+	}
 	if p.w == nil {
 		p.again = false
 		return p.p.sleep(p.check)
@@ -252,7 +262,7 @@ func (p *Parker) interrupt() {
 	switch {
 	case p.nap.in:
 		p.nap.rouse()
-	case p.w != nil:
+	case p.w != nil || p.lean:
 		p.gate.open()
 	default:
 		p.p.interrupt()

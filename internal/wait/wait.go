@@ -100,10 +100,14 @@ func (s *Source) over(ctx context.Context) error {
 func (s *Source) park(ctx context.Context) (gone bool, err error) {
 	if s.w == nil {
 		p, err := s.poller()
-		if err != nil {
-			return false, err
+		switch {
+		case err == nil:
+			return p.wait(ctx)
+		case scarce(err):
+			lean(ctx, s.base)
+			return false, nil
 		}
-		return p.wait(ctx)
+		return false, err
 	}
 	if ctx.Done() == nil {
 		return false, s.w.Wait(s.base)
