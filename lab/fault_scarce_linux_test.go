@@ -19,7 +19,7 @@ import (
 // TestGuestFaultC305_Descriptors lets each call that makes a descriptor fail in turn, by
 // the limit of the process: in listening, dialling, accepting, what a connection has, and, in
 // a process that never had it, what the device has. Each time there is an error that says so,
-// and nothing is left.
+// and nothing is left. A connection that stands lives on.
 func TestGuestFaultC305_Descriptors(t *testing.T) {
 	faultNet(t)
 	for _, fresh := range []bool{false, true} {
@@ -28,6 +28,9 @@ func TestGuestFaultC305_Descriptors(t *testing.T) {
 			said := p.until(8*faultLimit, "scarce ")
 			if strings.Contains(said, "fault: left ") {
 				t.Error("objects are left")
+			}
+			if !fresh && !strings.Contains(said, "fault: standing <nil>") {
+				t.Error("a connection that stands does not live on")
 			}
 			if strings.Contains(said, "fault: round other") {
 				t.Error("an error does not say what is scarce")
@@ -148,6 +151,14 @@ func withRoom(room int, f func() error) error {
 func (r *faultRun) scarce(ctx context.Context) error {
 	if !r.o.Fresh {
 		if err := r.once(ctx, r.o.Scarce); err != nil {
+			return err
+		}
+		// What stands needs none.
+		_, served, err := r.toItself(ctx, r.o.Scarce, func(c *faultConn) error {
+			return withRoom(0, func() error { return c.exchange(ctx) })
+		})
+		r.say("standing %v, %v", err, served)
+		if err != nil {
 			return err
 		}
 	}
