@@ -120,7 +120,7 @@ func TestC291_KeepAlive(t *testing.T) {
 			time.Sleep(20 * time.Second)
 			before := l.fabric.Stats().Sent
 			time.Sleep(10 * time.Minute)
-			sent := int(l.fabric.Stats().Sent - before)
+			sent := l.fabric.Stats().Sent - before
 			// A question and its answer, and an acknowledgement of each, are at most four packets.
 			if f.idle == 0 {
 				if sent != 0 {

@@ -78,19 +78,6 @@ func onHost(t *testing.T) (host, guest *place) {
 	return host, guest
 }
 
-// onPair skips a test that does not run beside two guests, and gives these.
-func onPair(t *testing.T) (first, second *place) {
-	t.Helper()
-	if os.Getenv("LAB_HOST") == "" || os.Getenv("LAB_PID2") == "" {
-		t.Skip("runs on the host's side of two guests of lab/vm, started by TestLab")
-	}
-	first = guestPlace(runAt(firstGuest))
-	second = &place{name: "the second guest", v4: secondGuest, v6: "fd00:9::3", provider: "kernel", run: runAt(secondGuest)}
-	first.ready(t)
-	second.ready(t)
-	return first, second
-}
-
 // ready waits until the agent of a guest is there.
 func (p *place) ready(t *testing.T) {
 	t.Helper()

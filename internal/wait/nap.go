@@ -27,32 +27,17 @@ const (
 type nap struct {
 	most  time.Duration // the longest; zero: there are none
 	slice time.Duration
-	fds   napFDs
 	in    bool // somebody naps; under Parker.mu
+	napSystem
 
 	// Of who is parked:
 	napper
-	polled bool  // the last sleep was in Go's poller
-	turn   int64 // when others had their turn, as Now gives it
+	polled bool // the last sleep was in Go's poller
 }
-
-// napping counts goroutines in a nap.
-var napping atomic.Int32
 
 // napPlaces is how many there may be. It is looked up now and then, as that costs as much as a
 // look for an event.
 var napPlaces atomic.Int32
-
-// napTaken says whether a nap may begin; then napEnd must be called.
-func napTaken() bool {
-	if napping.Add(1) <= napPlaces.Load() {
-		return true
-	}
-	napping.Add(-1)
-	return false
-}
-
-func napEnd() { napping.Add(-1) }
 
 // Nap allows naps, for a notifier whose descriptor says what try can take: it is readable exactly
 // while try says true. It must be called before the first Park.
@@ -77,25 +62,5 @@ func (n *nap) polledFor(took time.Duration, found bool) {
 		if n.slept(took) {
 			napPlaces.Store(int32(runtime.GOMAXPROCS(0) / 2))
 		}
-	}
-}
-
-// yield is called before a nap. Who never leaves its thread to the scheduler is taken for one that
-// computes: Go's monitor interrupts it after 10 ms, takes its processor away, and goes on looking at
-// it closely.
-func (n *nap) yield() {
-	if now := Now(); now-n.turn > int64(napTurn) {
-		n.turn = now
-		runtime.Gosched()
-	}
-}
-
-// begun is called when a nap begins. A thread that was woken in Go's poller may have been the one
-// that sleeps there for the whole process, and it is about to sleep elsewhere. A goroutine more,
-// which does nothing, has Go wake another thread, and that goes to sleep in the poller.
-func (n *nap) begun() {
-	if n.polled {
-		n.polled = false
-		go func() {}()
 	}
 }

@@ -3,16 +3,38 @@ package wait
 import (
 	"context"
 	"net"
+	"runtime"
+	"sync/atomic"
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/unix"
 )
+
+// napSystem is what a nap needs of the system.
+type napSystem struct {
+	fds  napFDs
+	turn int64 // when others had their turn, as Now gives it; of who is parked
+}
+
+// napping counts goroutines in a nap.
+var napping atomic.Int32
 
 // napFDs are the descriptors of a nap: the notifier's own, and an eventfd that interrupts.
 type napFDs struct {
 	made bool
 	set  [2]unix.PollFD
 }
+
+// napTaken says whether a nap may begin; then napEnd must be called.
+func napTaken() bool {
+	if napping.Add(1) <= napPlaces.Load() {
+		return true
+	}
+	napping.Add(-1)
+	return false
+}
+
+func napEnd() { napping.Add(-1) }
 
 // doze sleeps for a while. done means that the wait has ended, with why and err as those of
 // Park; else it goes on in Go's poller.
@@ -132,5 +154,25 @@ func (n *nap) close() {
 	if n.fds.made && !n.in {
 		n.fds.made = false
 		unix.Close(int(n.fds.set[1].Fd))
+	}
+}
+
+// yield is called before a nap. Who never leaves its thread to the scheduler is taken for one that
+// computes: Go's monitor interrupts it after 10 ms, takes its processor away, and goes on looking at
+// it closely.
+func (n *nap) yield() {
+	if now := Now(); now-n.turn > int64(napTurn) {
+		n.turn = now
+		runtime.Gosched()
+	}
+}
+
+// begun is called when a nap begins. A thread that was woken in Go's poller may have been the one
+// that sleeps there for the whole process, and it is about to sleep elsewhere. A goroutine more,
+// which does nothing, has Go wake another thread, and that goes to sleep in the poller.
+func (n *nap) begun() {
+	if n.polled {
+		n.polled = false
+		go func() {}()
 	}
 }

@@ -4,9 +4,9 @@ package wait
 
 import "context"
 
-// napFDs does not exist here: no notifier has a descriptor.
-type napFDs struct{}
+// napSystem does not exist here: no notifier has a descriptor.
+type napSystem struct{}
 
 func (*Parker) doze(context.Context) (Wake, bool, error) { return Kicked, false, nil }
-func (*nap) rouse()                                      {}
-func (*nap) close()                                      {}
+func (*napSystem) rouse()                                {}
+func (*napSystem) close()                                {}

@@ -19,6 +19,5 @@ func newPoller(int) (*poller, error) {
 func newGated(fd int) (*poller, error) { return newPoller(fd) }
 
 func (*poller) enter() error                       { return nil }
-func (*poller) leave()                             {}
 func (*poller) wait(context.Context) (bool, error) { return false, errors.ErrUnsupported }
 func (*poller) close()                             {}
