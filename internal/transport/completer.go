@@ -62,6 +62,12 @@ func (q *QP) receiveNAK(now time.Duration, s seq, syn wire.Syndrome) {
 		return
 	}
 	if s < r.una {
+		// The peer may have refused to repeat a part of a READ that has come meanwhile. It is
+		// mute from then on, so the rest will not come.
+		if st != ib.StatusSuccess && q.reading(s) {
+			q.failSend(st, uint32(syn))
+			return
+		}
 		q.drop(DropOld)
 		return
 	}
@@ -79,6 +85,14 @@ func (q *QP) receiveNAK(now time.Duration, s seq, syn wire.Syndrome) {
 		return
 	}
 	q.lossReported(now)
+}
+
+// reading says whether packet s is one of the READ that is being answered.
+func (q *QP) reading(s seq) bool {
+	if q.sq.head == q.sq.next {
+		return false
+	}
+	return requests[q.sq.slot(q.sq.head).Opcode].reads && s >= q.sq.wqe(q.sq.head).first
 }
 
 // receiveRNR takes the report that packet s found no receive (§9.7.5.2.8). The wait

@@ -415,6 +415,28 @@ func TestMemoryVanishes(t *testing.T) {
 		x.a.wantDone(1, ib.StatusRemAccess)
 		x.a.wantBroken()
 	})
+	t.Run("read repeated", func(t *testing.T) {
+		t.Parallel()
+		// The peer repeats a part that comes meanwhile, and the memory goes away under that.
+		x := newScript(t, nil)
+		x.b.out.Max = MaxPacket
+		x.a.post(req{id: 1, op: ib.OpRead, sgl: long(x.a)}, req{id: 2, op: ib.OpWrite, data: "x"})
+		x.a.wantPacket(wire.RCReadRequest, 0, "ack")
+		x.b.q.Receive(x.now, x.held.packet())
+		x.held = nil
+		x.b.pump()
+		x.b.wantResponse(wire.RCReadRespFirst, 0, wire.AckNoLimit)
+		x.deliver()
+		x.b.flights, x.a.flights = nil, nil
+		refuse := func(psn ib.PSN) {
+			x.a.forge(wire.Packet{Opcode: wire.RCAcknowledge, PSN: psn, AETH: wire.AETH{Syndrome: wire.NAKAccess}})
+		}
+		refuse(x.a.psn.Add(-1)) // of nothing that is outstanding
+		x.a.wantState(ib.StateRTS)
+		refuse(x.a.psn)
+		x.a.wantDone(1, ib.StatusRemAccess)
+		x.a.wantBroken(2)
+	})
 	t.Run("read of before", func(t *testing.T) {
 		t.Parallel()
 		x := newScript(t, nil)
