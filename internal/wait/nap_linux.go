@@ -79,12 +79,8 @@ func (p *Parker) doze(ctx context.Context) (why Wake, done bool, err error) {
 func (p *Parker) dozeBegin() (ok bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
-		return false, net.ErrClosed
-	}
-	if p.kicked {
-		p.kicked = false
-		return false, nil
+	if ok, err := p.may(); !ok {
+		return false, err
 	}
 	if f := &p.nap.fds; !f.made {
 		fd, err := p.n.FD()

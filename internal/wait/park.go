@@ -124,12 +124,8 @@ func (p *Parker) parkFor(ctx context.Context, limit time.Duration) (why Wake, er
 func (p *Parker) begin(limit time.Duration) (ok bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.closed {
-		return false, net.ErrClosed
-	}
-	if p.kicked {
-		p.kicked = false
-		return false, nil
+	if ok, err := p.may(); !ok {
+		return false, err
 	}
 	if p.w == nil {
 		err := p.enter()
@@ -147,6 +143,18 @@ func (p *Parker) begin(limit time.Duration) (ok bool, err error) {
 		if p.fires.IsZero() || p.limit.Before(p.fires) {
 			p.start(limit)
 		}
+	}
+	return true, nil
+}
+
+// may says that a sleep can begin: no kick is due, and nobody has closed p. p.mu is held.
+func (p *Parker) may() (ok bool, err error) {
+	if p.closed {
+		return false, net.ErrClosed
+	}
+	if p.kicked {
+		p.kicked = false
+		return false, nil
 	}
 	return true, nil
 }
