@@ -152,7 +152,7 @@ func ourPair(wrap []string, env, addr string, o options) (float64, error) {
 	}
 	if _, err := find(out, "ready"); err != nil {
 		server.Process.Kill()
-		return 0, fmt.Errorf("server: %w, %w", err, finish(server))
+		return 0, fmt.Errorf("server: %w", errors.Join(err, finish(server)))
 	}
 	client, out, err := start("-connect")
 	if err != nil {
