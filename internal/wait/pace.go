@@ -37,18 +37,21 @@ func Processors() int { return runtime.GOMAXPROCS(0) }
 
 // Turn is called after the i-th look of a spin, at a time of Now. It may let others run.
 func (p *Pace) Turn(processors, i int, now int64) {
-	if processors == 1 {
-		runtime.Gosched()
-		return
-	}
-	every := p.every.Load()
-	if now-p.last.Load() < every && i%paceLooks != 0 {
+	if !p.due(processors, i, now) {
 		return
 	}
 	runtime.Gosched()
+	if processors == 1 {
+		return
+	}
 	after := Now()
 	p.last.Store(after)
-	p.every.Store(nextPace(every, after-now))
+	p.every.Store(nextPace(p.every.Load(), after-now))
+}
+
+// due tells whether the others have their turn after the i-th look of a spin.
+func (p *Pace) due(processors, i int, now int64) bool {
+	return processors == 1 || i%paceLooks == 0 || now-p.last.Load() >= p.every.Load()
 }
 
 // nextPace gives the time until the next turn of the others, after one that took so long.

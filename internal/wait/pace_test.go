@@ -19,30 +19,49 @@ func TestPace(t *testing.T) {
 	}
 }
 
-// TestC259_Turns: others have their turn after each look on one processor, at the latest after
-// some looks on more, whatever the clock says, and when the time has come. It is not
-// parallel, as it changes the number of processors, so that only a turn lets others run.
-func TestC259_Turns(t *testing.T) {
-	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+// TestC259_Due: others have their turn after each look on one processor, at the latest after
+// some looks on more, whatever the clock says, and when the time has come.
+func TestC259_Due(t *testing.T) {
+	t.Parallel()
+	const most = int64(paceMost)
 	for _, x := range []struct {
-		name              string
-		processors, looks int
-		every, now        int64
+		name             string
+		processors, look int
+		every, now       int64
+		want             bool
 	}{
-		{"one processor", 1, 1, int64(paceMost), 0},
-		{"time stands still", 2, paceLooks, int64(paceMost), 0},
-		{"the time has come", 2, 1, int64(paceMost), int64(paceMost)},
-		{"they need it", 2, 1, 0, 0},
+		{"one processor", 1, 1, most, 0, true},
+		{"nobody needs it yet", 2, 1, most, most - 1, false},
+		{"time stands still", 2, paceLooks - 1, most, 0, false},
+		{"time stands still", 2, paceLooks, most, 0, true},
+		{"time stands still", 2, 2 * paceLooks, most, 0, true},
+		{"the time has come", 2, 1, most, most, true},
+		{"they need it", 2, 1, 0, 0, true},
 	} {
-		var ran atomic.Bool
-		go func() { ran.Store(true) }()
 		var p Pace
 		p.every.Store(x.every)
-		for i := 1; i <= x.looks; i++ {
-			p.Turn(x.processors, i, x.now)
+		if got := p.due(x.processors, x.look, x.now); got != x.want {
+			t.Errorf("%s, %d processors, look %d: due %v, want %v", x.name, x.processors, x.look, got, x.want)
 		}
-		if !ran.Load() {
-			t.Errorf("%s: nobody ran in %d looks", x.name, x.looks)
+	}
+}
+
+// TestC259_Turns: a turn lets others run. It is not parallel, as it changes the number of
+// processors, so that only a turn does. The scheduler may hand one turn in 61 back to the one
+// who gave it, never two in succession.
+func TestC259_Turns(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	for _, processors := range []int{1, 2} {
+		for range 100 {
+			var ran atomic.Bool
+			go func() { ran.Store(true) }()
+			var p Pace
+			for i := 1; i <= 2*paceLooks && !ran.Load(); i++ {
+				p.Turn(processors, i, 0)
+			}
+			if !ran.Load() {
+				t.Fatalf("%d processors: nobody ran in %d looks", processors, 2*paceLooks)
+			}
 		}
 	}
 }
