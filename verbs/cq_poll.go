@@ -14,6 +14,11 @@ import (
 //
 // After a queue pair's Close no Poll gives a completion of it; but dst may have some from
 // before: who closes one because of a completion must pass over the others of the batch.
+//
+// A goroutine that polls without end lets others run every few milliseconds, on devices of
+// the kernel by itself: else Go's monitor takes its processor away in the middle of calls of
+// C, again and again. If each of its posts takes long, as with Soft-RoCE, it must call
+// runtime.Gosched now and then.
 func (cq *CQ) Poll(dst []WC) (int, error) {
 	if cq == nil || cq.d == nil {
 		return 0, errNil
@@ -21,12 +26,20 @@ func (cq *CQ) Poll(dst []WC) (int, error) {
 	cq.mu.Lock()
 	n, err := cq.take(dst)
 	bad := cq.broken != nil && !cq.failed
+	cq.polls++
+	calls := cq.polls
 	cq.mu.Unlock()
 	if bad {
 		return cq.follow(dst, n)
 	}
+	if calls%keepPolls == 0 && cq.spinner != nil {
+		cq.spin.pace.Keep()
+	}
 	return n, err
 }
+
+// keepPolls is how often Poll looks at the clock, to let others run, if it calls C.
+const keepPolls = 64
 
 // follow is what happens when the provider says that the queue is broken: its queue pairs
 // fail, and what they lost is completed. dst has n completions already.

@@ -23,6 +23,9 @@ func (cq *CQ) Wait(ctx context.Context, dst []WC) (int, error) {
 	}
 	n, err := cq.first(dst)
 	if n > 0 || err != nil || len(dst) == 0 {
+		if cq != nil && cq.spinner != nil { // calls of C, perhaps without a sleep in between for long
+			cq.spin.pace.Keep()
+		}
 		return n, err
 	}
 	return cq.wait(ctx, dst)

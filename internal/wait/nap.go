@@ -13,14 +13,13 @@ import (
 // emulated machine nine switches of threads for an event where there need be two.
 //
 // Nobody may hold many threads, nor one for long. So naps are for waits that are expected to end
-// soon, as those before them did; each lasts a few milliseconds at most, then the sleep goes on in
+// soon, as those before them did; each lasts some milliseconds at most, then the sleep goes on in
 // Go's poller; and at most half of Go's processors are in one. And it is not always better: if what
 // is waited for comes from a goroutine of the same process, Go's scheduler passes the thread on,
 // where a nap needs a second one. So both ways are measured, see napper.
 const (
-	napMost  = 8 * time.Millisecond // the longest
-	napSlice = 4 * time.Millisecond // after which a context is looked at
-	napTurn  = 8 * time.Millisecond // between two turns of the scheduler
+	napMost  = 4 * time.Millisecond // the longest; more would leave the scheduler for too long, see Pace
+	napSlice = 2 * time.Millisecond // after which a context is looked at
 )
 
 // nap is the state of a Parker.
@@ -33,6 +32,7 @@ type nap struct {
 	// Of who is parked:
 	napper
 	polled bool // the last sleep was in Go's poller
+	pace   Pace
 }
 
 // napPlaces is how many there may be. It is looked up now and then, as that costs as much as a
@@ -55,6 +55,7 @@ func (n *nap) wanted(limit time.Duration) bool {
 // polledFor says that a sleep in Go's poller has ended after a time. found: it was not interrupted.
 func (n *nap) polledFor(took time.Duration, found bool) {
 	n.polled = true
+	n.pace.Slept()
 	switch {
 	case took > n.most:
 		n.far()

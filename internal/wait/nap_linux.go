@@ -3,7 +3,6 @@ package wait
 import (
 	"context"
 	"net"
-	"runtime"
 	"sync/atomic"
 	"time"
 
@@ -12,8 +11,7 @@ import (
 
 // napSystem is what a nap needs of the system.
 type napSystem struct {
-	fds  napFDs
-	turn int64 // when others had their turn, as Now gives it; of who is parked
+	fds napFDs
 }
 
 // napping counts goroutines in a nap.
@@ -46,7 +44,7 @@ func (p *Parker) doze(ctx context.Context) (why Wake, done bool, err error) {
 	if ok, err := p.dozeBegin(); !ok {
 		return Kicked, !scarce(err), err
 	}
-	p.nap.yield()
+	p.nap.pace.Keep()
 	var start int64
 	if p.nap.measured() {
 		start = Now()
@@ -150,16 +148,6 @@ func (n *nap) close() {
 	if n.fds.made && !n.in {
 		n.fds.made = false
 		unix.Close(int(n.fds.set[1].Fd))
-	}
-}
-
-// yield is called before a nap. Who never leaves its thread to the scheduler is taken for one that
-// computes: Go's monitor interrupts it after 10 ms, takes its processor away, and goes on looking at
-// it closely.
-func (n *nap) yield() {
-	if now := Now(); now-n.turn > int64(napTurn) {
-		n.turn = now
-		runtime.Gosched()
 	}
 }
 

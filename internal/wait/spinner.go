@@ -223,9 +223,15 @@ func (s *Spinner) book(gain, worth time.Duration) {
 		return
 	}
 	s.on = false
-	if s.phase > 0 {
+	switch {
+	case s.phase > 0:
 		s.period = leastPeriod
-	} else {
+	case s.period == samples && -gain > 2*s.max:
+		// Who loses the processor in the first try of all may have had bad luck: a program that
+		// starts has other things to do. The second is without delay.
+		s.period, s.rest = firstPeriod, 0
+		return
+	default:
 		s.period = min(max(2*s.period, firstPeriod), mostPeriod)
 	}
 	// What is lost to others, who take the processor for a time slice and more, is to be

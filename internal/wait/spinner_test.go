@@ -277,8 +277,11 @@ func TestSpinnerSteps(t *testing.T) {
 		{"a try that finds nothing ends", []step{learn, miss(80*us, 130*us, tryWaits, 0)}},
 		{"and the next is at a multiple of the number of waits, when the loss is a small part of the time", []step{
 			learn, miss(80*us, 130*us, tryWaits, 0), miss(0, 40*us, 5*firstPeriod-tryWaits-samples-1, 0), miss(0, 40*us, 1, 80*us)}},
-		{"which is late if the processor was taken away", []step{
-			learn, miss(5*ms, 5*ms, 1, 0), miss(0, 40*us, 16*5000/40-100, 0), miss(0, 40*us, 200, 80*us)}},
+		{"but once the processor may be taken away", []step{
+			learn, miss(5*ms, 5*ms, 1, 0), miss(0, 40*us, firstPeriod-samples-2, 0), miss(0, 40*us, 1, 80*us)}},
+		{"while the second time makes the next try late", []step{
+			learn, miss(5*ms, 5*ms, 1, 0), miss(0, 40*us, firstPeriod-samples-1, 80*us),
+			miss(5*ms, 5*ms, 1, 0), miss(0, 40*us, 32*5000/40-100, 0), miss(0, 40*us, 200, 80*us)}},
 		{"losing the processor ends it", []step{learn, hit(5*us, 4, 40*us), hit(5*ms, 1, 0)}},
 		{"but not for long if it has paid", []step{
 			learn, hit(5*us, 1000, 40*us), hit(5*ms, 1, 0), miss(0, 40*us, leastPeriod, 80*us)}},
