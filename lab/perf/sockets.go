@@ -39,11 +39,13 @@ func (o *options) burst() int {
 }
 
 func (o *options) config() *rdma.Config {
-	c := &rdma.Config{Spin: verbs.Adaptive}
-	if o.events {
-		c.Spin = verbs.Sleep
+	switch {
+	case o.events:
+		return &rdma.Config{Spin: verbs.Sleep}
+	case o.spin:
+		return &rdma.Config{Spin: verbs.SpinFor(time.Second)}
 	}
-	return c
+	return &rdma.Config{Spin: verbs.Adaptive}
 }
 
 func (o *options) listen(ctx context.Context, addr string) (net.Listener, error) {
