@@ -27,7 +27,7 @@ type Pace struct {
 
 const (
 	paceAsk   = 100 * time.Microsecond
-	paceKeep  = 6 * time.Millisecond
+	paceKeep  = 5 * time.Millisecond
 	paceLooks = 1024 // looks between two questions at most, as time may stand still
 )
 

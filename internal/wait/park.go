@@ -74,7 +74,7 @@ func (p *Parker) Park(ctx context.Context, limit time.Duration) (Wake, error) {
 	if p.w != nil && p.try() { // with a descriptor the sleep begins with a look
 		return Found, nil
 	}
-	if p.nap.wanted(limit) {
+	if p.nap.slice > 0 && (limit <= 0 || limit > p.nap.slice) {
 		if why, done, err := p.doze(ctx); done {
 			return why, err
 		}
@@ -87,9 +87,9 @@ func (p *Parker) parkFor(ctx context.Context, limit time.Duration) (why Wake, er
 	if ok, err := p.begin(limit); !ok {
 		return Kicked, err
 	}
-	if p.nap.most > 0 && !p.lean {
+	if p.nap.slice > 0 && !p.lean {
 		start := time.Now()
-		defer func() { p.nap.polledFor(time.Since(start), why == Found && err == nil) }()
+		defer func() { p.nap.Polled(time.Since(start), why == Found && err == nil) }()
 	}
 	var stop func() bool
 	if ctx.Done() != nil {
@@ -166,7 +166,7 @@ func (p *Parker) enter() error {
 		if err != nil {
 			return err
 		}
-		if p.nap.most > 0 {
+		if p.nap.slice > 0 {
 			p.p, err = newGated(fd)
 		} else {
 			p.p, err = newPoller(fd)

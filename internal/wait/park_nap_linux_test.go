@@ -20,23 +20,20 @@ type napRig struct {
 	p *Parker
 }
 
-func newNapRig(t *testing.T, most, slice time.Duration) *napRig {
+func newNapRig(t *testing.T, slice time.Duration) *napRig {
 	t.Helper()
 	e := newEventfd(t)
 	r := &napRig{T: t, e: e, p: NewParker(e, e.take)}
 	r.p.Nap()
-	r.p.nap.most, r.p.nap.slice = most, slice
+	r.p.nap.slice = slice
 	t.Cleanup(r.p.Close)
 	was := runtime.GOMAXPROCS(2)
 	t.Cleanup(func() { runtime.GOMAXPROCS(was) })
 	return r
 }
 
-// near has the next waits nap, as if naps had paid.
-func (r *napRig) near() {
-	r.p.nap.napper = napper{near: napNear, state: napStay, rest: 1 << 30}
-	napPlaces.Store(int32(runtime.GOMAXPROCS(0) / 2))
-}
+// near has the next waits nap.
+func (r *napRig) near() { r.p.nap.Prefer() }
 
 // park begins a wait, and returns when it is in a nap, or in Go's poller.
 func (r *napRig) park(ctx context.Context, nap bool) (ended func(Wake, error)) {
@@ -80,7 +77,7 @@ func until(t *testing.T, f func() bool) {
 // TestNap: waits that follow short ones sleep in the descriptor, and all that ends a wait ends
 // them. Nothing but an interruption could end these early.
 func TestNap(t *testing.T) {
-	r := newNapRig(t, time.Minute, time.Minute)
+	r := newNapRig(t, time.Minute)
 	bg := context.Background()
 	ended := r.park(bg, false) // nothing is known
 	unix.EventfdSignal(int(r.e))
@@ -105,7 +102,7 @@ func TestNap(t *testing.T) {
 	parkWant(t, r.p, bg, time.Microsecond, Expired, nil) // a limit that is shorter than a nap
 	r.near()
 	ended = r.park(bg, true)
-	ev := r.p.nap.fds.set[1].Fd
+	ev := r.p.nap.set[1].Fd
 	r.p.Close()
 	ended(Kicked, net.ErrClosed)
 	if err := unix.EventfdSignal(int(ev)); err == nil {
@@ -114,12 +111,12 @@ func TestNap(t *testing.T) {
 	r.p.Kick()
 	parkWant(t, r.p, bg, 0, Kicked, net.ErrClosed)
 
-	r = newNapRig(t, time.Minute, time.Minute)
+	r = newNapRig(t, time.Minute)
 	r.near()
 	ended = r.park(bg, true)
 	unix.EventfdSignal(int(r.e))
 	ended(Found, nil)
-	ev = r.p.nap.fds.set[1].Fd
+	ev = r.p.nap.set[1].Fd
 	r.p.Close() // of who does not nap
 	if err := unix.EventfdSignal(int(ev)); err == nil {
 		t.Error("the descriptor of naps is open after Close")
@@ -129,12 +126,14 @@ func TestNap(t *testing.T) {
 // TestNapContext: the end of a context is seen after a slice; with a deadline that is near the
 // sleep is in Go's poller, which keeps it to the microsecond.
 func TestNapContext(t *testing.T) {
-	r := newNapRig(t, time.Minute, time.Millisecond)
+	r := newNapRig(t, 10*time.Millisecond)
 	r.near()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := r.park(ctx, true)
 	cancel()
 	ended(Kicked, context.Canceled)
+	r = newNapRig(t, time.Minute)
+	r.near()
 	ctx, cancel = context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	ended = r.park(ctx, false)
@@ -145,16 +144,16 @@ func TestNapContext(t *testing.T) {
 // TestNapEnds: a nap in vain goes on in Go's poller, and so do the next waits until some were
 // short.
 func TestNapEnds(t *testing.T) {
-	r := newNapRig(t, 20*time.Millisecond, time.Millisecond)
+	r := newNapRig(t, 10*time.Millisecond)
 	r.near()
 	ended := r.park(t.Context(), false) // at some time
 	r.p.mu.Lock()
-	if !r.p.nap.fds.made {
+	if !r.p.nap.made {
 		t.Error("there was no nap")
 	}
 	r.p.mu.Unlock()
 	start := time.Now()
-	until(t, func() bool { return time.Since(start) > 2*r.p.nap.most })
+	until(t, func() bool { return time.Since(start) > 3*NapSlices*r.p.nap.slice })
 	unix.EventfdSignal(int(r.e))
 	ended(Found, nil)
 	if r.p.nap.naps() {
@@ -165,7 +164,7 @@ func TestNapEnds(t *testing.T) {
 // TestNapPlaces: only so many are in a nap at a time; others sleep in Go's poller. With one
 // processor nobody naps.
 func TestNapPlaces(t *testing.T) {
-	a, b := newNapRig(t, time.Minute, time.Minute), newNapRig(t, time.Minute, time.Minute)
+	a, b := newNapRig(t, time.Minute), newNapRig(t, time.Minute)
 	a.near()
 	b.near()
 	one := a.park(t.Context(), true)
@@ -175,7 +174,7 @@ func TestNapPlaces(t *testing.T) {
 	unix.EventfdSignal(int(a.e))
 	one(Found, nil)
 	runtime.GOMAXPROCS(1)
-	c := newNapRig(t, time.Minute, time.Minute)
+	c := newNapRig(t, time.Minute)
 	runtime.GOMAXPROCS(1)
 	c.near()
 	three := c.park(t.Context(), false)
@@ -185,7 +184,7 @@ func TestNapPlaces(t *testing.T) {
 
 // TestNapTurns: two goroutines wake each other as fast as they can; no wake-up is lost.
 func TestNapTurns(t *testing.T) {
-	a, b := newNapRig(t, napMost, napSlice), newNapRig(t, napMost, napSlice)
+	a, b := newNapRig(t, NapSlice), newNapRig(t, NapSlice)
 	const rounds = 2000
 	var wg sync.WaitGroup
 	turn := func(in, out *napRig) {
@@ -211,7 +210,7 @@ func TestNapTurns(t *testing.T) {
 }
 
 func TestNapAllocs(t *testing.T) {
-	r := newNapRig(t, time.Minute, time.Minute)
+	r := newNapRig(t, time.Minute)
 	r.near()
 	bg := context.Background()
 	if n := testing.AllocsPerRun(100, func() {
@@ -222,7 +221,7 @@ func TestNapAllocs(t *testing.T) {
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
-	if !r.p.nap.fds.made {
+	if !r.p.nap.made {
 		t.Error("there was no nap")
 	}
 }

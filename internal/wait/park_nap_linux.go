@@ -3,19 +3,10 @@ package wait
 import (
 	"context"
 	"net"
-	"sync/atomic"
 	"time"
 
 	"github.com/verbena-rdma/verbena/internal/unix"
 )
-
-// napSystem is what a nap needs of the system.
-type napSystem struct {
-	fds napFDs
-}
-
-// napping counts goroutines in a nap.
-var napping atomic.Int32
 
 // napFDs are the descriptors of a nap: the notifier's own, and an eventfd that interrupts.
 type napFDs struct {
@@ -23,42 +14,22 @@ type napFDs struct {
 	set  [2]unix.PollFD
 }
 
-// napTaken says whether a nap may begin; then napEnd must be called.
-func napTaken() bool {
-	if napping.Add(1) <= napPlaces.Load() {
-		return true
-	}
-	napping.Add(-1)
-	return false
-}
-
-func napEnd() { napping.Add(-1) }
-
 // doze sleeps for a while. done means that the wait has ended, with why and err as those of
 // Park; else it goes on in Go's poller.
 func (p *Parker) doze(ctx context.Context) (why Wake, done bool, err error) {
-	if end, ok := ctx.Deadline(); ok && time.Until(end) <= p.nap.most || !napTaken() {
+	if !p.nap.naps() {
 		return Kicked, false, nil
 	}
-	defer napEnd()
+	if end, ok := ctx.Deadline(); ok && time.Until(end) <= NapSlices*p.nap.slice || !p.nap.Begin() {
+		return Kicked, false, nil
+	}
 	if ok, err := p.dozeBegin(); !ok {
+		p.nap.Cancel()
 		return Kicked, !scarce(err), err
 	}
-	p.nap.pace.Keep()
-	var start int64
-	if p.nap.measured() {
-		start = Now()
-	}
-	found, near := p.dozeFor(ctx)
-	switch {
-	case !near:
-		p.nap.tired()
-	case !found:
-	case start != 0:
-		p.nap.napped(time.Duration(Now() - start))
-	default:
-		p.nap.napped(0)
-	}
+	how := p.dozeFor(ctx)
+	p.nap.End(how)
+	found := how == NapFound
 	kicked, closed := p.dozeEnd()
 	switch {
 	case closed:
@@ -80,7 +51,7 @@ func (p *Parker) dozeBegin() (ok bool, err error) {
 	if ok, err := p.may(); !ok {
 		return false, err
 	}
-	if f := &p.nap.fds; !f.made {
+	if f := &p.nap; !f.made {
 		fd, err := p.n.FD()
 		if err != nil {
 			return false, err
@@ -96,32 +67,31 @@ func (p *Parker) dozeBegin() (ok bool, err error) {
 		p.p.leave()
 	}
 	p.parked, p.nap.in = true, true
-	p.nap.begun()
 	return true, nil
 }
 
-// dozeFor sleeps until try says true, somebody interrupts, ctx ends, or the time is up. near: it
-// was not.
-func (p *Parker) dozeFor(ctx context.Context) (found, near bool) {
-	set := &p.nap.fds.set
-	for range p.nap.most / p.nap.slice {
+// dozeFor sleeps until try says true, somebody interrupts, ctx ends, or the time is up.
+func (p *Parker) dozeFor(ctx context.Context) NapEnd {
+	set := &p.nap.set
+	for range NapSlices {
 		n, err := unix.Poll(set[:], p.nap.slice)
 		switch {
 		case err != nil:
-			return false, false
+			return NapVain
 		case n == 0: // the time is up, or a signal came
 		case set[1].Revents != 0:
-			return false, true
+			return NapBroken
 		case set[0].Revents&unix.PollIn == 0: // an error, which Go's poller tells
-			return false, false
+			return NapVain
 		case p.try():
-			return true, true
+			return NapFound
 		}
 		if ctx.Err() != nil {
-			return false, true
+			return NapBroken
 		}
+		p.nap.Keep()
 	}
-	return false, false
+	return NapVain
 }
 
 // dozeEnd takes the traces of a nap away.
@@ -132,7 +102,7 @@ func (p *Parker) dozeEnd() (kicked, closed bool) {
 	p.parked, p.kicked, p.nap.in = false, false, false
 	if p.broken && !p.closed {
 		p.broken = false
-		unix.EventfdDrain(int(p.nap.fds.set[1].Fd))
+		unix.EventfdDrain(int(p.nap.set[1].Fd))
 	}
 	if p.closed {
 		p.nap.close()
@@ -141,22 +111,12 @@ func (p *Parker) dozeEnd() (kicked, closed bool) {
 }
 
 // rouse ends a nap, also one that is about to begin. Parker.mu is held.
-func (n *nap) rouse() { unix.EventfdSignal(int(n.fds.set[1].Fd)) }
+func (n *napFDs) rouse() { unix.EventfdSignal(int(n.set[1].Fd)) }
 
 // close closes what naps used, if nobody is in one: who is does it at its end. Parker.mu is held.
 func (n *nap) close() {
-	if n.fds.made && !n.in {
-		n.fds.made = false
-		unix.Close(int(n.fds.set[1].Fd))
-	}
-}
-
-// begun is called when a nap begins. A thread that was woken in Go's poller may have been the one
-// that sleeps there for the whole process, and it is about to sleep elsewhere. A goroutine more,
-// which does nothing, has Go wake another thread, and that goes to sleep in the poller.
-func (n *nap) begun() {
-	if n.polled {
-		n.polled = false
-		go func() {}()
+	if n.made && !n.in {
+		n.made = false
+		unix.Close(int(n.set[1].Fd))
 	}
 }
