@@ -21,6 +21,6 @@
 //
 // # What it does not have
 //
-// Unreliable services, datagrams, shared receive queues, memory windows and alternate
-// paths: the calls give errors that wrap [errors.ErrUnsupported].
+// Unreliable services, datagrams, shared receive queues and alternate paths: the calls
+// give errors that wrap [errors.ErrUnsupported]. Memory windows are of type 2 only.
 package softroce
