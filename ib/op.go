@@ -42,8 +42,8 @@ var opcodeNames = []string{
 	OpFlush: "FLUSH", OpAtomicWrite: "ATOMIC_WRITE",
 }
 
-// WCOpcode is what a completed request did (ibv_wc_opcode). It is valid only if the
-// request succeeded.
+// WCOpcode is what a completed request did (ibv_wc_opcode). In C it is valid only if the
+// request succeeded; in a verbs.WC it always is.
 type WCOpcode uint8
 
 const (
