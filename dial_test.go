@@ -125,8 +125,7 @@ func TestC283_DialContext(t *testing.T) {
 	}
 }
 
-// Of the addresses of a name the one that works is found, and the loser of a race is
-// closed.
+// A dialer with the fallback takes TCP where nobody listens over RDMA, and says why.
 func TestC300_DialTakesTCP(t *testing.T) {
 	rdmatest.CheckLeaks(t)
 	p := onLoopback(t)
