@@ -3,6 +3,7 @@ package rdma
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net"
 	"syscall"
 
@@ -24,7 +25,7 @@ var ErrNoMap error = stream.ErrNoMap
 
 // Map offers memory to the peer, which may write it with MapWrite under the offsets from
 // offset on (riomap). The memory must be registered with ib.RemoteWrite in the domain that
-// PD gives. A negative offset lets the library choose one that is free; the offset is
+// PD gives, and be smaller than 4 GiB. A negative offset lets the library choose one that is free; the offset is
 // given back. The peer hears of it in order with what is written. How many maps there may
 // be at a time is the peer's choice (Config.Maps); then, and if the offsets overlap
 // another map, the error wraps syscall.ENOBUFS or syscall.EINVAL.
@@ -60,6 +61,8 @@ func (c *Conn) mapLocal(mr *verbs.MR, offset int64) (int64, error) {
 		return 0, verbs.ErrAccess
 	case offset > 1<<62:
 		return 0, &errnoError{errno: syscall.EINVAL}
+	case uint64(mr.Len()) > math.MaxUint32:
+		return 0, &errnoError{errno: syscall.EINVAL, cause: errors.New("a map has less than 4 GiB")}
 	}
 	index, next := -1, int64(0)
 	for i, m := range c.maps {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"os"
+	"strconv"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -114,5 +115,29 @@ func TestC297_UnmapAgain(t *testing.T) {
 			isErr(t, "after Unmap", err, rdma.ErrNoMap)
 		}
 		isErr(t, "Unmap of nothing", s.Unmap(mr), syscall.EINVAL)
+	})
+}
+
+// TestMapTooLarge: a map's length has 32 bits. Of the memory nothing is touched, so it need
+// not be there.
+func TestMapTooLarge(t *testing.T) {
+	if strconv.IntSize < 64 {
+		t.Skip("no region is so large here")
+	}
+	synctest.Test(t, func(t *testing.T) {
+		l := &rig{place: onFabric(t), client: rdma.Config{Maps: 1}}
+		s, c := l.pair(t)
+		defer closeBoth(s, c)
+		size := uint64(1) << 32
+		mr, err := s.PD().Alloc(int(size), ib.LocalWrite|ib.RemoteWrite)
+		if errors.Is(err, syscall.ENOMEM) {
+			t.Skip("this system promises no 4 GiB:", err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer mr.Close()
+		_, err = s.Map(mr, 0)
+		isErr(t, "4 GiB", err, syscall.EINVAL)
 	})
 }
