@@ -30,7 +30,7 @@ import (
 // zero Conn give syscall.EINVAL. C programs know it as a socket of rsocket(7): Read is rrecv,
 // Write rsend, CloseWrite rshutdown, Close rclose, FD what rpoll waits for.
 type Conn struct {
-	tcp *tcpConn // not nil: TCP carries it, and nothing below is used
+	tcp *tcpConn // not nil: TCP carries it, and below only cfg, told and the locks are used
 
 	cfg           *Config
 	hub           *hub

@@ -16,11 +16,11 @@ func (c *Conn) Read(p []byte) (int, error) {
 	if !c.ok() {
 		return 0, errInvalid
 	}
+	c.rdMu.Lock()
+	defer c.rdMu.Unlock()
 	if c.tcp != nil {
 		return c.tcp.Read(p)
 	}
-	c.rdMu.Lock()
-	defer c.rdMu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for {
@@ -38,13 +38,13 @@ func (c *Conn) TryRead(p []byte) (int, error) {
 	if !c.ok() {
 		return 0, errInvalid
 	}
-	if c.tcp != nil {
-		return c.tcp.tryRead(p)
-	}
 	if !c.rdMu.TryLock() {
 		return 0, ErrWouldBlock
 	}
 	defer c.rdMu.Unlock()
+	if c.tcp != nil {
+		return c.tcp.tryRead(p)
+	}
 	c.mu.Lock()
 	n, err := c.read(p)
 	c.mu.Unlock()
@@ -103,12 +103,12 @@ func (c *Conn) Write(p []byte) (int, error) {
 	if !c.ok() {
 		return 0, errInvalid
 	}
+	c.wrMu.Lock()
+	defer c.wrMu.Unlock()
 	if c.tcp != nil {
 		return c.tcp.Write(p)
 	}
 	c.hub.glance()
-	c.wrMu.Lock()
-	defer c.wrMu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n, err := c.write(p)
@@ -194,13 +194,13 @@ func (c *Conn) TryWrite(p []byte) (int, error) {
 	if !c.ok() {
 		return 0, errInvalid
 	}
-	if c.tcp != nil {
-		return c.tcp.tryWrite(p)
-	}
 	if !c.wrMu.TryLock() {
 		return 0, ErrWouldBlock
 	}
 	defer c.wrMu.Unlock()
+	if c.tcp != nil {
+		return c.tcp.tryWrite(p)
+	}
 	c.mu.Lock()
 	n, err := c.push(p)
 	c.mu.Unlock()
@@ -228,11 +228,11 @@ func (c *Conn) WriteBuffers(v *net.Buffers) (int64, error) {
 	if !c.ok() {
 		return 0, errInvalid
 	}
+	c.wrMu.Lock()
+	defer c.wrMu.Unlock()
 	if c.tcp != nil {
 		return v.WriteTo(c.tcp.TCPConn)
 	}
-	c.wrMu.Lock()
-	defer c.wrMu.Unlock()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var total int64

@@ -1,8 +1,10 @@
 package rdma
 
 import (
+	"errors"
 	"io"
 	"net"
+	"os"
 	"syscall"
 	"time"
 )
@@ -55,11 +57,22 @@ func (t *tcpConn) tryRead(p []byte) (int, error) {
 	if n == 0 && err == nil && len(p) > 0 {
 		err = io.EOF
 	}
-	return n, err
+	return n, t.fail("read", err)
 }
 
 func (t *tcpConn) tryWrite(p []byte) (int, error) {
-	return t.try(true, func(fd uintptr) (int, error) { return sysWrite(fd, p) })
+	n, err := t.try(true, func(fd uintptr) (int, error) { return sysWrite(fd, p) })
+	return n, t.fail("write", err)
+}
+
+// fail wraps the error of a system call as package net does. io.EOF and ErrWouldBlock stay
+// what they are, and so does what package net has wrapped.
+func (t *tcpConn) fail(op string, err error) error {
+	var have *net.OpError
+	if err == nil || err == io.EOF || err == ErrWouldBlock || errors.As(err, &have) {
+		return err
+	}
+	return &net.OpError{Op: op, Net: "tcp", Source: t.LocalAddr(), Addr: t.RemoteAddr(), Err: os.NewSyscallError(op, err)}
 }
 
 // fd gives the number of the socket, which stays the connection's.

@@ -1,0 +1,80 @@
+//go:build unix
+
+package rdma_test
+
+import (
+	"errors"
+	"io"
+	"net"
+	"os"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	rdma "github.com/verbena-rdma/verbena"
+	"github.com/verbena-rdma/verbena/rdmatest"
+)
+
+// overTCP gives a connection that TCP carries, and its other end.
+func overTCP(t *testing.T) (*rdma.Conn, *net.TCPConn) {
+	t.Helper()
+	r := &rig{place: onLoopback(t), server: rdma.Config{Fallback: rdma.TCPFallback}}
+	ln := r.listen(t)
+	defer ln.Close()
+	peer, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := ln.AcceptRDMA()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, peer.(*net.TCPConn)
+}
+
+// TestTryTCP: TryRead and TryWrite do over TCP what they do over RDMA: they do not wait, not
+// even for who is in Read or Write, and their errors are those of package net.
+func TestTryTCP(t *testing.T) {
+	rdmatest.CheckLeaks(t)
+	c, peer := overTCP(t)
+	defer closeBoth(c, peer)
+	b := make([]byte, 10)
+	if n, err := c.TryRead(b); n != 0 || err != rdma.ErrWouldBlock {
+		t.Error("nothing there:", n, err)
+	}
+	read := make(chan error, 1)
+	go func() { _, err := c.Read(make([]byte, 1)); read <- err }()
+	for range 1000 { // the other goroutine gets there at some time
+		if n, err := c.TryRead(b); n != 0 || err != rdma.ErrWouldBlock {
+			t.Fatal("another reads:", n, err)
+		}
+		runtime.Gosched()
+	}
+	writes(t, peer, []byte("x"))
+	if err := <-read; err != nil {
+		t.Error(err)
+	}
+	for err := error(nil); err != rdma.ErrWouldBlock; {
+		if _, err = c.TryWrite(make([]byte, 64<<10)); err != nil && err != rdma.ErrWouldBlock {
+			t.Fatal(err)
+		}
+	}
+	c.SetDeadline(time.Now().Add(-time.Second))
+	_, err := c.TryRead(b)
+	isErr(t, "deadline", err, os.ErrDeadlineExceeded)
+	c.SetDeadline(time.Time{})
+	peer.SetLinger(0)
+	peer.Close()
+	if _, err := c.Read(b); err == nil { // waits for the reset
+		t.Fatal("no reset")
+	}
+	_, err = c.TryWrite(b)
+	var op *net.OpError
+	if !errors.As(err, &op) || op.Op != "write" || op.Net != "tcp" || op.Source == nil || op.Addr == nil || !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("after a reset: %#v", err)
+	}
+	if _, err := c.TryRead(b); err != io.EOF {
+		t.Error("after a reset:", err)
+	}
+}
