@@ -228,8 +228,8 @@ func (c *Conn) settle(self *waiter) (woken int) {
 // finish notes that the machine is at its end, and has the queue pair closed. mu is held.
 func (c *Conn) finish() {
 	c.over = true
-	if err := c.e.Err(); err != nil {
-		c.cause = err
+	if err := c.e.Err(); err != stream.ErrAborted { // which is Close
+		c.cause = ended(err)
 	}
 	if !c.closed && c.cm != nil {
 		go c.teardown()

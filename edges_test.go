@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	rdma "github.com/verbena-rdma/verbena"
@@ -219,6 +220,43 @@ func TestTraceStalls(t *testing.T) {
 				t.Errorf("%d counted and %d told, want 3", got, told)
 			}
 			go io.Copy(io.Discard, s)
+		})
+	}
+}
+
+// TestTraceClosed: the cause of an end is none if it was Close, however that ended, and else
+// what calls give.
+func TestTraceClosed(t *testing.T) {
+	for _, how := range []struct {
+		name string
+		want error
+		end  func(l *rig, s, c *rdma.Conn)
+	}{
+		{"in order", nil, func(_ *rig, _, c *rdma.Conn) { c.Close() }},
+		{"reset", nil, func(_ *rig, _, c *rdma.Conn) { c.SetLinger(0); c.Close() }},
+		{"not in time", nil, func(l *rig, _, c *rdma.Conn) {
+			l.fabric.Cut(serverAddr, clientAddr)
+			c.SetLinger(1)
+			c.Close()
+		}},
+		{"by the peer", syscall.ECONNRESET, func(_ *rig, s, _ *rdma.Conn) { s.SetLinger(0); s.Close() }},
+		{"silence", syscall.ETIMEDOUT, func(l *rig, _, c *rdma.Conn) {
+			l.fabric.Cut(serverAddr, clientAddr)
+			c.Read(make([]byte, 1))
+		}},
+	} {
+		t.Run(how.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				causes := make(chan error, 4)
+				l := &rig{place: onFabric(t)}
+				l.client.Trace = &rdma.Trace{Closed: func(_ *rdma.Conn, cause error) { causes <- cause }}
+				s, c := l.pair(t)
+				defer closeBoth(s, c)
+				how.end(l, s, c)
+				if got := <-causes; got != how.want && (how.want == nil || !errors.Is(got, how.want)) {
+					t.Errorf("%v, want %v", got, how.want)
+				}
+			})
 		})
 	}
 }

@@ -34,6 +34,7 @@ type Trace struct {
 	// events of that device, so that a program that wants them beside it takes
 	// verbs.AsyncEvents.Observe; without Async it reads none.
 	Async func(ev verbs.AsyncEvent)
-	// Closed: the connection is over, by Close (nil) or by itself; over TCP by Close only.
+	// Closed: the connection is over, by Close (nil) or by itself, with the cause that Read and
+	// Write give; over TCP by Close only.
 	Closed func(c *Conn, cause error)
 }
