@@ -141,9 +141,7 @@ func (c *Config) settle() (Config, error) {
 			*f.v = max(*f.v, f.min)
 		}
 	}
-	const page = 4 << 10
-	cfg.SendBuf = (cfg.SendBuf + page - 1) &^ (page - 1)
-	cfg.RecvBuf = (cfg.RecvBuf + page - 1) &^ (page - 1)
+	cfg.SendBuf, cfg.RecvBuf = bufSize(cfg.SendBuf), bufSize(cfg.RecvBuf)
 	switch {
 	case cfg.Inline == 0:
 		cfg.Inline = defaultInline
@@ -168,6 +166,12 @@ func (c *Config) settle() (Config, error) {
 		return cfg, &ConfigError{"Config.Fallback", int64(cfg.Fallback), "NoFallback (0) or TCPFallback (1)"}
 	}
 	return cfg, nil
+}
+
+// bufSize gives what a SendBuf or RecvBuf of n bytes means: whole pages, and minBuf at least.
+func bufSize(n int) int {
+	const page = 4 << 10
+	return (max(n, minBuf) + page - 1) &^ (page - 1)
 }
 
 // provider gives the provider of a Config without nil.

@@ -242,3 +242,16 @@ func TestC290_SlowReader(t *testing.T) {
 		}
 	})
 }
+
+// TestKeepAlivePeriodTCP: a period must be positive whatever carries the connection; a
+// negative one is no way to turn keep-alive off.
+func TestKeepAlivePeriodTCP(t *testing.T) {
+	c, peer := overTCP(t)
+	defer closeBoth(c, peer)
+	for _, d := range []time.Duration{0, -1} {
+		isErr(t, d.String(), c.SetKeepAlivePeriod(d), syscall.EINVAL)
+	}
+	if err := c.SetKeepAlivePeriod(time.Second); err != nil {
+		t.Error(err)
+	}
+}

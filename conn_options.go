@@ -63,6 +63,9 @@ func (c *Conn) SetKeepAlivePeriod(d time.Duration) error {
 		return errInvalid
 	}
 	if c.tcp != nil {
+		if d <= 0 {
+			return &net.OpError{Op: "set", Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: syscall.EINVAL}
+		}
 		return c.tcp.SetKeepAliveConfig(tcpKeepAlive(d))
 	}
 	return c.option(func() error {
@@ -174,7 +177,7 @@ func (c *Conn) SetTOS(tos uint8) error {
 }
 
 // SetReadBuffer changes Config.RecvBuf of this connection, for memory that it takes from
-// now on.
+// now on. It is rounded as there; what is not in 1 byte to 64 MiB gives syscall.EINVAL.
 func (c *Conn) SetReadBuffer(bytes int) error {
 	if !c.ok() {
 		return errInvalid
@@ -185,8 +188,8 @@ func (c *Conn) SetReadBuffer(bytes int) error {
 	return c.setBuffer(&c.opts.recvBuf, bytes)
 }
 
-// SetWriteBuffer changes Config.SendBuf of this connection. The buffer is exchanged when it
-// is empty.
+// SetWriteBuffer changes Config.SendBuf of this connection, as SetReadBuffer does RecvBuf.
+// The buffer is exchanged when it is empty.
 func (c *Conn) SetWriteBuffer(bytes int) error {
 	if !c.ok() {
 		return errInvalid
@@ -202,7 +205,7 @@ func (c *Conn) setBuffer(v *int, n int) error {
 		if n <= 0 || n > maxBuf {
 			return &errnoError{errno: syscall.EINVAL, cause: fmt.Errorf("%d bytes are not in 1..%d", n, maxBuf)}
 		}
-		*v = (max(n, minBuf) + arenaPage - 1) &^ (arenaPage - 1)
+		*v = bufSize(n)
 		return nil
 	})
 }

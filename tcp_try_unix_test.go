@@ -16,23 +16,6 @@ import (
 	"github.com/verbena-rdma/verbena/rdmatest"
 )
 
-// overTCP gives a connection that TCP carries, and its other end.
-func overTCP(t *testing.T) (*rdma.Conn, *net.TCPConn) {
-	t.Helper()
-	r := &rig{place: onLoopback(t), server: rdma.Config{Fallback: rdma.TCPFallback}}
-	ln := r.listen(t)
-	defer ln.Close()
-	peer, err := net.Dial("tcp", ln.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := ln.AcceptRDMA()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c, peer.(*net.TCPConn)
-}
-
 // TestTryTCP: TryRead and TryWrite do over TCP what they do over RDMA: they do not wait, not
 // even for who is in Read or Write, and their errors are those of package net.
 func TestTryTCP(t *testing.T) {

@@ -126,6 +126,23 @@ func (l *rig) connect(t testing.TB, ln *rdma.Listener) (s, c *rdma.Conn) {
 	return r.c, n.(*rdma.Conn)
 }
 
+// overTCP gives a connection that TCP carries, and its other end.
+func overTCP(t *testing.T) (*rdma.Conn, *net.TCPConn) {
+	t.Helper()
+	r := &rig{place: onLoopback(t), server: rdma.Config{Fallback: rdma.TCPFallback}}
+	ln := r.listen(t)
+	defer ln.Close()
+	peer, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := ln.AcceptRDMA()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, peer.(*net.TCPConn)
+}
+
 // each runs a test for both protocols, on the fabric, in virtual time; in the lab, on a
 // kernel's device and in real time.
 func each(t *testing.T, f func(t *testing.T, l *rig)) {
