@@ -414,6 +414,29 @@ func TestC047_Unsupported(t *testing.T) {
 	}
 }
 
+// TestSupportsDMABuf: that a provider has a call does not mean that the device does. The
+// error of a descriptor that is none says that it does.
+func TestSupportsDMABuf(t *testing.T) {
+	t.Parallel()
+	p := scripted.New(nil)
+	dev, err := verbs.Open(p, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.FailAlways("reg dmabuf", syscall.EBADF)
+	if err := dev.Supports(verbs.FeatureDMABuf); err != nil {
+		t.Error(err)
+	}
+	p.Heal()
+	p.FailAlways("reg dmabuf", syscall.EOPNOTSUPP)
+	if err := dev.Supports(verbs.FeatureDMABuf); !errors.Is(err, errors.ErrUnsupported) {
+		t.Error(err)
+	}
+	if left := p.Open(); left != 0 {
+		t.Errorf("probing left %d objects", left)
+	}
+}
+
 func TestOpError(t *testing.T) {
 	t.Parallel()
 	e := &verbs.OpError{Op: "create qp", Device: "mlx5_0", Object: "PD 3", Err: syscall.ENOMEM, Hint: "RLIMIT_MEMLOCK is 64 KiB"}

@@ -84,7 +84,7 @@ func (d *Device) Supports(f Feature) error {
 	case FeatureModeration:
 		return unless(a.MaxModerationCount > 0, "the device has none (MaxModerationCount is 0)")
 	case FeatureDMABuf:
-		return d.probePD(op, f, func(pd driver.PD) bool { _, ok := pd.(driver.DMABufRegistrar); return ok })
+		return d.probeDMABuf(op, f)
 	case FeatureResizeCQ:
 		return d.probeCQ(op, f)
 	case FeatureTimestamps, FeatureXRC, FeatureDeviceMemory, FeatureFlush:
@@ -93,16 +93,25 @@ func (d *Device) Supports(f Feature) error {
 	return no("unknown feature")
 }
 
-// probePD and probeCQ make an object, as it is the object that knows.
-func (d *Device) probePD(op string, f Feature, able func(driver.PD) bool) error {
+// probeDMABuf and probeCQ make an object, as it is the object that knows.
+func (d *Device) probeDMABuf(op string, f Feature) error {
 	return d.ask(op, f.String(), func(c driver.Context) error {
 		pd, err := c.AllocPD()
 		if err != nil {
 			return err
 		}
 		defer pd.Close()
-		if !able(pd) {
+		r, ok := pd.(driver.DMABufRegistrar)
+		if !ok {
 			return fmt.Errorf("the provider has no such call: %w", errors.ErrUnsupported)
+		}
+		// There is no such descriptor: who has the call says that, and who has not, that.
+		mr, err := r.RegDMABuf(-1, 0, 4096, 0, ib.LocalWrite)
+		switch {
+		case err == nil:
+			return mr.Close()
+		case errors.Is(err, errors.ErrUnsupported), errors.Is(err, ErrDeviceGone):
+			return err
 		}
 		return nil
 	})
