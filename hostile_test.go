@@ -1,6 +1,7 @@
 package rdma_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -140,6 +141,9 @@ func TestC295_BadHellos(t *testing.T) {
 		if !errors.As(err, &rej) || !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("%s: %v", x.name, err)
 			continue
+		}
+		if text := bytes.Trim(rej.Private, "\x00"); len(text) > 0 {
+			t.Errorf("%s: the rejection says %q, and a plain one says nothing", x.name, text)
 		}
 		n++
 	}

@@ -318,7 +318,7 @@ var errHello = errors.New("rdma: the request does not speak the protocol")
 func accept(ctx context.Context, cfg *Config, req *cm.Request) (*Conn, error) {
 	peer, err := stream.ParseHello(req.Private(), stream.Request)
 	if err != nil {
-		req.Reject([]byte(err.Error()))
+		req.Reject(nil)
 		return nil, fmt.Errorf("%w: %w", errHello, err)
 	}
 	verbena := peer.Ext.Version != 0 && !cfg.Compatible
