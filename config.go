@@ -114,7 +114,8 @@ func (e *ConfigError) Error() string {
 // Is reports whether target is syscall.EINVAL.
 func (e *ConfigError) Is(target error) bool { return target == syscall.EINVAL }
 
-// settle gives a Config without nil and with the defaults, or says what is wrong with it.
+// settle gives a Config without nil and with the defaults, or says what is wrong with it. The
+// default of RecvBuf stays zero: it is not the same for all peers (connOptions.recvLimit).
 func (c *Config) settle() (Config, error) {
 	var cfg Config
 	if c != nil {
@@ -127,7 +128,7 @@ func (c *Config) settle() (Config, error) {
 		min, max int
 	}{
 		{"SendBuf", &cfg.SendBuf, defaultSendBuf, minBuf, maxBuf},
-		{"RecvBuf", &cfg.RecvBuf, defaultRecvBuf, minBuf, maxBuf},
+		{"RecvBuf", &cfg.RecvBuf, 0, minBuf, maxBuf},
 		{"SendQueue", &cfg.SendQueue, 0, 16, maxQueue},
 		{"RecvQueue", &cfg.RecvQueue, 0, 32, maxQueue},
 		{"Maps", &cfg.Maps, 0, 0, maxMaps},
@@ -141,7 +142,10 @@ func (c *Config) settle() (Config, error) {
 			*f.v = max(*f.v, f.min)
 		}
 	}
-	cfg.SendBuf, cfg.RecvBuf = bufSize(cfg.SendBuf), bufSize(cfg.RecvBuf)
+	cfg.SendBuf = bufSize(cfg.SendBuf)
+	if cfg.RecvBuf > 0 {
+		cfg.RecvBuf = bufSize(cfg.RecvBuf)
+	}
 	switch {
 	case cfg.Inline == 0:
 		cfg.Inline = defaultInline

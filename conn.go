@@ -73,9 +73,10 @@ type Conn struct {
 
 // connOptions are those of Config that can be changed.
 type connOptions struct {
-	sendBuf, recvBuf int
-	linger           time.Duration // negative: not at all
-	keepAlive        stream.KeepAlive
+	sendBuf   int
+	recvBuf   int           // zero: see recvLimit
+	linger    time.Duration // negative: not at all
+	keepAlive stream.KeepAlive
 }
 
 var _ net.Conn = (*Conn)(nil)

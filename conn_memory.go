@@ -179,10 +179,10 @@ func (c *Conn) lend() {
 var errNoLoan = errors.New("rdma: no larger receives")
 
 func (c *Conn) larger() (l lentPiece, err error) {
-	size, least, most := c.e.Want(), stream.MinCredits, c.opts.recvBuf
+	size, least, most := c.e.Want(), stream.MinCredits, c.opts.recvLimit(c.e.Mode())
 	compatible := c.e.Mode() == stream.Compatible
 	if compatible {
-		least, most = ringBuffers, ringLimit(most)
+		least = ringBuffers
 	}
 	for size*least > most {
 		size /= 2 // it must be a power of two

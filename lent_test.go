@@ -18,7 +18,7 @@ func TestLent(t *testing.T) {
 		recvBuf     int
 		first, lent int // bytes
 	}{
-		{true, 0, 16 << 10, 256 << 10}, {true, 4 << 10, 4 << 10, 0}, {true, 64 << 10, 16 << 10, 64 << 10}, {true, 16 << 20, 16 << 10, 8 << 20},
+		{true, 0, 16 << 10, 256 << 10}, {true, 4 << 10, 4 << 10, 0}, {true, 64 << 10, 16 << 10, 64 << 10}, {true, 1 << 20, 16 << 10, 1 << 20}, {true, 16 << 20, 16 << 10, 8 << 20},
 		{false, 0, 0, 1 << 20}, {false, 4 << 10, 0, 0}, {false, 64 << 10, 0, 64 << 10}, {false, 16 << 20, 0, 20 * 64 << 10},
 	} {
 		synctest.Test(t, func(t *testing.T) {

@@ -122,7 +122,7 @@ func (h *half) makeBase() (err error) {
 // do so as long as the connection lives, and nowhere else but in what it is lent.
 func (h *half) makeRing() (err error) {
 	mem := &h.c.mem
-	size := min(h.cfg.RecvBuf/ringBuffers, ringSize)
+	size := min(h.c.opts.recvLimit(stream.Compatible)/ringBuffers, ringSize)
 	ring := size * ringBuffers
 	table := stream.TableLen(ringBuffers, h.cfg.Maps)
 	if mem.ring, err = h.c.hub.mem.alloc(ring + table); err != nil {
@@ -212,18 +212,21 @@ func (h *half) engine(mode stream.Mode, peer *stream.Hello) (*stream.Engine, err
 		cfg.Recv, cfg.Table = h.ringMemory, h.table
 		c.mem.first = c.mem.ring
 		c.mem.most = ringBuffers // more at a time C's tables do not hold
-		cfg.MaxRecv = 1 << (bits.Len(uint(ringLimit(c.opts.recvBuf)/ringBuffers)) - 1)
+		cfg.MaxRecv = 1 << (bits.Len(uint(c.opts.recvLimit(stream.Compatible)/ringBuffers)) - 1)
 		cfg.MaxRecv = min(cfg.MaxRecv, stream.MaxRecvSize)
 	}
 	return stream.New(cfg)
 }
 
-// ringLimit gives what all buffers for a peer of rsockets may have.
-func ringLimit(recvBuf int) int {
-	if recvBuf == defaultRecvBuf {
+// recvLimit gives what all buffers for a peer may have.
+func (o *connOptions) recvLimit(m stream.Mode) int {
+	switch {
+	case o.recvBuf > 0:
+		return o.recvBuf
+	case m == stream.Compatible:
 		return ringDefault
 	}
-	return recvBuf
+	return defaultRecvBuf
 }
 
 // discard gives back what a failed attempt had. The connection manager has closed the
