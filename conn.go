@@ -337,10 +337,8 @@ func (c *Conn) fail(op string, err error) error {
 	return &net.OpError{Op: op, Net: "rdma", Source: c.local, Addr: c.remote, Err: err}
 }
 
-// Errors that a direction gives for ever.
-var (
-	errPipe = &errnoError{errno: syscall.EPIPE}
-)
+// errPipe is what writing gives for ever after an end.
+var errPipe = &errnoError{errno: syscall.EPIPE}
 
 // ended turns an error of the machine into that of the system for which it stands.
 func ended(err error) error {

@@ -16,8 +16,7 @@ import (
 // costs neither goroutine nor thread nor descriptor.
 //
 // There is one for each device, and another beside it when its queue is full and cannot
-// grow. A hub lives while somebody uses
-// it: connections, and listeners.
+// grow. A hub lives while somebody uses it: connections, and listeners.
 type hub struct {
 	dev *verbs.Device
 	pd  *verbs.PD
