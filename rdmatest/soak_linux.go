@@ -71,8 +71,8 @@ func openSelect(fd int) (sleeper, func(), error) {
 		var r, w unix.FDSet
 		r.Set(fd)
 		r.Set(timer)
-		_, err := unix.Select(max(fd, timer)+1, &r, &w, true)
-		return r.IsSet(fd), err
+		n, err := unix.Select(max(fd, timer)+1, &r, &w, true)
+		return n > 0 && r.IsSet(fd), err
 	}, func() { unix.Close(timer) }, nil
 }
 
@@ -124,11 +124,13 @@ func soakByDescriptor(open func(fd int) (sleeper, func(), error)) func(ctx conte
 				continue
 			}
 			s.sleeps++
+			start := time.Now()
 			told, err := sleep()
 			if err != nil {
 				return err
 			}
-			if late = !told; late {
+			if !told {
+				late = time.Since(start) >= recheckLimit // else a signal has ended the sleep
 				continue
 			}
 			for {
