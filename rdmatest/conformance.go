@@ -245,7 +245,7 @@ func allChecks() []check {
 	return slices.Concat(
 		areaDevice(), areaPD(), areaMR(), areaCQ(), areaQP(), areaQPStates(),
 		areaRC(), areaRCData(), areaRCLoss(), areaRCErrors(), areaRCRetry(), areaRCWire(), areaUD(), areaSRQ(), areaWindows(),
-		areaAsync(), areaCM(), areaCMEvents(), areaCMWire(), areaNotify(), areaScale(), areaHostile(), areaHostileCM())
+		areaAsync(), areaCM(), areaCMEvents(), areaCMWire(), areaNotify(), areaScale(), areaSoak(), areaHostile(), areaHostileCM())
 }
 
 // profile is the list of known divergences; each may be taken once.
