@@ -126,8 +126,13 @@ type peerProcess struct {
 
 func startPeer(t testing.TB, r peerRole) *peerProcess {
 	t.Helper()
+	return startPeerBy(t, exec.Command(os.Args[0]), r)
+}
+
+// startPeerBy is startPeer by a command that runs this program.
+func startPeerBy(t testing.TB, cmd *exec.Cmd, r peerRole) *peerProcess {
+	t.Helper()
 	role, _ := json.Marshal(r)
-	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), peerEnv+"="+string(role))
 	cmd.Stderr = os.Stderr
 	stdin, err := cmd.StdinPipe()
