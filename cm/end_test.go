@@ -161,8 +161,8 @@ type strayChild struct {
 
 func (s *strayChild) Close() error { s.closed = true; return nil }
 
-// TestP22_Terminals: of several ends the first counts, and it is given once.
-func TestP22_Terminals(t *testing.T) {
+// TestP22_C235_Terminals: of several ends the first counts, and it is given once.
+func TestP22_C235_Terminals(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	for _, first := range []cm.EventType{cm.Unreachable, cm.Rejected, cm.ConnectError, cm.Disconnected} {

@@ -170,7 +170,7 @@ func TestFailInReset(t *testing.T) {
 	}
 }
 
-func TestC086_SendErrorState(t *testing.T) {
+func TestC086_C158_SendErrorState(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	qp, sqp, cq, _ := r.ready(verbs.QPConfig{Type: ib.UC})

@@ -297,8 +297,8 @@ func TestC104_UnsignaledSlots(t *testing.T) {
 	r.want(r.poll(cq), wcs{{0, success}, {1, success}, {2, success}, {3, success}})
 }
 
-// TestC128_Refused covers what a post refuses, and that nothing is left of it.
-func TestC128_Refused(t *testing.T) {
+// TestC128_C151_Refused covers what a post refuses, and that nothing is left of it.
+func TestC128_C151_Refused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	qp, sqp, _, _ := r.ready(verbs.QPConfig{MaxSendSGE: 2, MaxInline: 32})
@@ -429,8 +429,8 @@ func TestC099_ScatterGather(t *testing.T) {
 	r.ok(qp.PostSend(verbs.Write(1, ib.Remote{Addr: 1, RKey: 2}, verbs.SGE{}, 0))) // C-100
 }
 
-// TestC153_Datagrams: sizes, address handles, and their life.
-func TestC153_Datagrams(t *testing.T) {
+// TestC022_C023_C153_Datagrams: sizes, address handles, and their life.
+func TestC022_C023_C153_Datagrams(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	qp, sqp, cq, _ := r.ready(verbs.QPConfig{Type: ib.UD})

@@ -176,7 +176,7 @@ func TestSRQGenerations(t *testing.T) {
 	}
 }
 
-func TestC019_AddressHandles(t *testing.T) {
+func TestC019_C020_AddressHandles(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	good := attrs().AH

@@ -70,7 +70,7 @@ func (x *script) deliverAll() {
 // Annex A17.9.3: a marked packet is answered with a CNP, not more than one for each
 // interval; the sender cuts its window, at most once a round trip, down to two packets,
 // and grows again afterwards. C-334: a flood does no more than that.
-func TestCongestionNotification(t *testing.T) {
+func TestC334_CongestionNotification(t *testing.T) {
 	t.Parallel()
 	x := newScript(t, &setup{bufSize: 1 << 20})
 	x.quiet = true
