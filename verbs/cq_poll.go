@@ -15,10 +15,9 @@ import (
 // After a queue pair's Close no Poll gives a completion of it; but dst may have some from
 // before: who closes one because of a completion must pass over the others of the batch.
 //
-// A goroutine that polls without end lets others run every few milliseconds, on devices of
-// the kernel by itself: else Go's monitor takes its processor away in the middle of calls of
-// C, again and again. If each of its posts takes long, as with Soft-RoCE, it must call
-// runtime.Gosched now and then.
+// On devices of the kernel a goroutine that polls and posts without end lets others run every
+// few milliseconds (runtime.Gosched, in these calls): else Go's monitor takes its processor
+// away in the middle of calls of C, again and again.
 func (cq *CQ) Poll(dst []WC) (int, error) {
 	if cq == nil || cq.d == nil {
 		return 0, errNil

@@ -11,6 +11,10 @@ import (
 // postBatch is how many requests one call of the driver posts.
 const postBatch = 64
 
+// keepBytes is how much is posted between two looks at the clock, to let others run: a post
+// to Soft-RoCE takes a part of a millisecond for so much.
+const keepBytes = 64 << 10
+
 // PostSend posts a request (ibv_post_send). It never blocks, copies the request,
 // and does not allocate, not even if it fails. The memory that it names belongs to the
 // device until its completion has been polled, inline data excepted.
@@ -68,11 +72,17 @@ func (qp *QP) PostRecvList(wrs []RecvWR) (n int, err error) {
 // posted ends a post: it gives qp.mu back and does what must not be done under it. err
 // is that of the post.
 func (qp *QP) posted(cq *CQ, err error) {
-	staged := qp.staged
+	staged, keep := qp.staged, qp.weight >= keepBytes
 	qp.staged = false
+	if keep {
+		qp.weight = 0
+	}
 	qp.mu.Unlock()
 	if staged {
 		cq.wake()
+	}
+	if keep && cq.spinner != nil {
+		cq.spin.pace.Keep() // as Poll does
 	}
 	if err == ErrDeviceGone {
 		qp.dev.notice(err)
@@ -260,6 +270,7 @@ func (qp *QP) writeSend(slot *driver.SendSlot, wr *SendWR, seq uint64) error {
 	if total > qp.maxMessage {
 		return ErrTooLong
 	}
+	qp.weight += total
 	switch {
 	case op.f&opBind != 0:
 		if err := qp.writeBind(slot, wr); err != nil {

@@ -14,7 +14,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"runtime"
 	"time"
 
 	rdma "github.com/verbena-rdma/verbena"
@@ -50,11 +49,6 @@ const (
 	// 4.096 µs × 2^19: on a busy machine the 67 ms of perftest lead to retransmissions, which
 	// are then all that is measured. perftest is told the same (-u 19).
 	ackTimeout = 2147 * time.Millisecond
-
-	// A post of so much takes Soft-RoCE a part of a millisecond, and who does nothing else for
-	// long must let others run so often; see verbs.CQ.Poll.
-	slowPost = 4096
-	turns    = 5 * time.Millisecond
 )
 
 func main() {
@@ -109,7 +103,6 @@ type end struct {
 	taken  int // of them, complete and not posted again
 	recvs  [16]verbs.RecvWR
 	wc     [16]verbs.WC
-	turn   time.Time // when others had their turn
 	ctx    context.Context
 	remote ib.Remote
 }
@@ -170,10 +163,6 @@ func (e *end) post() error {
 		wr = verbs.Send(uint64(e.sent), l, f)
 	}
 	e.sent++
-	if e.o.size >= slowPost && time.Since(e.turn) > turns {
-		runtime.Gosched()
-		e.turn = time.Now()
-	}
 	return e.qp.PostSend(wr)
 }
 
