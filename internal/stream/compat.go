@@ -33,7 +33,6 @@ type compat struct {
 	toldN    int
 	filled   uint32 // bytes in the oldest of them
 	slot     uint32 // of the peer's table, the next to write
-	once     uint8  // region of a buffer for one filling, 0: none
 }
 
 // reserve is how many credits are kept for what takes none: control words and updates,

@@ -45,10 +45,10 @@ func (c *compat) sendData(op *Op) bool {
 	if c.held(min(enough, uint64(t.n))) {
 		return false
 	}
-	n := uint32(min(c.out.contiguous(), uint64(t.n), MaxRecvSize))
+	n := uint32(min(c.out.pending(), uint64(t.n), MaxRecvSize))
 	op.Opcode, op.Imm = ib.OpWriteImm, uint32(makeWord(wordData, n))
 	op.Remote, op.RKey = t.addr, t.key
-	ring := c.out.fill(op, n)
+	c.out.fill(op, n)
 	t.addr += uint64(n)
 	t.n -= n
 	if t.n == 0 {
@@ -57,7 +57,7 @@ func (c *compat) sendData(op *Op) bool {
 	}
 	c.credit--
 	c.out.total += uint64(n)
-	c.emit(op, slotData, ring, false)
+	c.emit(op, slotData, n, false)
 	return true
 }
 
@@ -121,10 +121,6 @@ func (c *compat) nextBuffer() (buffer, bool) {
 	// The end of the peer's data needs no more buffers, but C may send after it.
 	if c.toldN == len(c.told) {
 		return buffer{}, false
-	}
-	if r := c.once; r != 0 {
-		c.once = 0
-		return c.in.take(r)
 	}
 	return c.in.take(c.in.active)
 }

@@ -137,7 +137,6 @@ type side struct {
 	e       *Engine
 	rnd     *rand.Rand
 	send    []byte
-	direct  []byte
 	mems    map[Region][]byte
 	keys    map[Region]ib.RKey
 	nextKey ib.RKey
@@ -273,11 +272,8 @@ func (s *side) post(op Op) {
 
 func (s *side) local(l Loc) []byte {
 	m := s.mems[l.Region]
-	switch l.Region {
-	case SendRegion:
+	if l.Region == SendRegion {
 		m = s.send
-	case DirectRegion:
-		m = s.direct
 	}
 	return m[l.Off : l.Off+l.Len]
 }

@@ -221,7 +221,7 @@ func (e *Engine) Disconnected() {
 
 // delivered reports whether the peer's device has everything that was committed.
 func (e *Engine) delivered() bool {
-	return e.out.pending() == 0 && e.out.write.n == 0 && e.out.tail == e.out.head && !e.out.direct.busy
+	return e.out.pending() == 0 && e.out.write.n == 0 && e.out.tail == e.out.head
 }
 
 // Fail says that the queue pair works no more: a completion failed, or the device is

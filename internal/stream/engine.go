@@ -63,8 +63,6 @@ func New(c Config) (*Engine, error) {
 		return nil, &ConfigError{"SendBuffer", fmt.Sprintf("%d is not in 0 to 2^31", c.SendBuffer)}
 	case e.cfg.MaxRecv < 0 || e.cfg.MaxRecv > MaxRecvSize || e.cfg.MaxRecv&(e.cfg.MaxRecv-1) != 0:
 		return nil, &ConfigError{"MaxRecv", fmt.Sprintf("%d is not a power of two up to %d", c.MaxRecv, MaxRecvSize)}
-	case c.Recv.Once:
-		return nil, &ConfigError{"Recv", "the first memory cannot be for one filling"}
 	}
 	e.out.size = uint64(c.SendBuffer)
 	e.out.slots = make([]slot, c.SendQueue)
@@ -88,14 +86,11 @@ func New(c Config) (*Engine, error) {
 // checkRecv checks receive memory.
 func (e *Engine) checkRecv(field string, m *RecvMemory) error {
 	bad := func(format string, a ...any) error { return &ConfigError{field, fmt.Sprintf(format, a...)} }
-	switch {
-	case m.Size <= 0 || m.Count <= 0 || m.Count > 1<<15 || int64(m.Size)*int64(m.Count) > 1<<31:
+	if m.Size <= 0 || m.Count <= 0 || m.Count > 1<<15 || int64(m.Size)*int64(m.Count) > 1<<31 {
 		return bad("%d buffers of %d bytes", m.Count, m.Size)
-	case m.Once && (e.cfg.Mode != Compatible || m.Count != 1):
-		return bad("only one buffer can be for one filling, and only in compatible mode")
 	}
 	if e.cfg.Mode == Compatible {
-		if m.Count < 2 && !m.Once {
+		if m.Count < 2 {
 			return bad("one buffer: there must be two, so that one can be filled while the other is read")
 		}
 		return nil

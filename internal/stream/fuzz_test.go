@@ -56,7 +56,7 @@ func fuzzEngine(f *testing.F, m Mode) {
 		}
 		f.Add(b)
 	}
-	for op := byte(0); op < 16; op++ {
+	for op := byte(0); op < 15; op++ {
 		f.Add([]byte{4, 40, op, 1, 8, op, 0, 5, 4, 3, 8, 5, 1, 9, 9, 0, 8, 16, 0, 2, op})
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -101,11 +101,10 @@ func fuzzRun(t *testing.T, m Mode, in []byte) {
 			c.recvSize[0] = 128
 		}
 	})
-	s.direct = make([]byte, 5000)
 	s.toWrite = 1 << 30
 	for len(in) > 0 {
 		s.sq = nil
-		switch next() % 16 {
+		switch next() % 15 {
 		case 0, 1, 2: // a message that may be right
 			body := make([]byte, next()%130)
 			for i := range body {
@@ -153,13 +152,11 @@ func fuzzRun(t *testing.T, m Mode, in []byte) {
 				s.lendMemory(64<<(next()%4), 8+int(next()%8))
 			}
 		case 12:
-			s.e.CommitDirect(uint32(next()), int(next()))
-		case 13:
 			off := uint64(next())
 			if l, err := s.e.MapRoom(off); err == nil {
 				s.e.CommitMap(off, min(int(next()), int(l.Len)))
 			}
-		case 14:
+		case 13:
 			if next()%2 == 0 {
 				_ = s.e.MapLocal(int(next()%4), uint64(next()), uint64(next()), 1, uint32(next()))
 			} else {

@@ -134,9 +134,6 @@ func (in *incoming) bytes(l Loc) []byte {
 func (e *Engine) release(b buffer) {
 	r := &e.in.regions[b.region]
 	r.free = append(r.free, b.index)
-	if r.mem.Once {
-		r.retiring = true
-	}
 	e.giveBack(b.region)
 }
 
@@ -272,9 +269,9 @@ func (e *Engine) RecvSize() int { return e.in.regions[e.in.active].mem.Size }
 
 // Lend gives the engine more receive memory, usually after WantRecv. It is used in place
 // of what was used before. The region comes back by RecvReturned: when it was not needed
-// for some time, when something larger was lent, or, if Once, when it was filled. When
-// the connection is over, the region is free with the queue pair. Verbena wants sizes
-// that are powers of two, and at least MinCredits buffers. Errors are *ConfigError.
+// for some time, or when something larger was lent. When the connection is over, the
+// region is free with the queue pair. Verbena wants sizes that are powers of two, and at
+// least MinCredits buffers. Errors are *ConfigError.
 func (e *Engine) Lend(now time.Duration, m RecvMemory) (Region, error) {
 	e.now = now
 	in := &e.in
@@ -285,10 +282,6 @@ func (e *Engine) Lend(now time.Duration, m RecvMemory) (Region, error) {
 		return NoRegion, err
 	}
 	at := uint8(in.addRegion(m))
-	if m.Once {
-		e.c.once = at
-		return FirstRecv + Region(at), nil
-	}
 	in.want, in.pressure = 0, 0
 	in.busyAt = now
 	e.activate(at)
@@ -301,8 +294,6 @@ func (e *Engine) mayLend(m *RecvMemory) error {
 	switch {
 	case len(in.regions) >= maxRegions && !in.spare():
 		return errRegions
-	case m != nil && m.Once && e.c.once != 0:
-		return errOnce
 	case e.v != nil && (len(e.v.fifo)-e.cfg.Recv.Count < MinCredits || m != nil && len(e.v.fifo)-m.Count < MinCredits):
 		return errQueue
 	}
@@ -311,20 +302,8 @@ func (e *Engine) mayLend(m *RecvMemory) error {
 
 var (
 	errRegions = &ConfigError{"Lend", "too many regions are lent"}
-	errOnce    = &ConfigError{"Lend", "a buffer for one filling has been lent and not advertised yet"}
 	errQueue   = &ConfigError{"Lend", "RecvQueue is not 8 above the number of buffers, so that sizes could not change"}
 )
-
-// Reclaim takes back a buffer that was lent for one filling. It gives false if the peer
-// may already write there: then it comes back by RecvReturned.
-func (e *Engine) Reclaim(r Region) bool {
-	if e.c == nil || e.c.once == 0 || FirstRecv+Region(e.c.once) != r {
-		return false
-	}
-	e.in.regions[e.c.once] = recvRegion{free: e.in.regions[e.c.once].free[:0]}
-	e.c.once = 0
-	return true
-}
 
 // activate makes a region the one whose buffers are used.
 func (e *Engine) activate(region uint8) {

@@ -2,6 +2,7 @@ package stream
 
 import (
 	"bytes"
+	"errors"
 	"testing"
 	"time"
 )
@@ -118,84 +119,46 @@ func TestDecline(t *testing.T) {
 	}
 }
 
-// TestDirect: a write from the user's memory is in order with the others, and done when
-// the peer has it.
-func TestDirect(t *testing.T) {
+// TestLendRefused: memory that does not fit the protocol is refused, and more regions than
+// there are numbers for, until one was taken back.
+func TestLendRefused(t *testing.T) {
 	both(t, func(t *testing.T, m Mode) {
-		a, b, _ := newPair(t, defaultPair(m), 1)
-		a.direct = make([]byte, 200_000)
-		a.toWrite = 100
-		a.write(100)
-		a.useWrite(100, a.direct)
-		if !a.e.CommitDirect(0, len(a.direct)) || a.e.CommitDirect(0, 1) {
-			t.Fatal("CommitDirect")
+		_, b, now := newPair(t, defaultPair(m), 1)
+		mem := func(size, count int) RecvMemory {
+			return RecvMemory{Size: size, Count: count, Mem: make([]byte, max(0, size*count)), Addr: 0x1234, RKey: 0x4321}
 		}
-		a.pump()
-		for b.read < 100+len(a.direct) {
-			if a.events&DirectDone != 0 {
-				t.Fatal("done too early")
+		bad := []RecvMemory{mem(0, 8), mem(4096, 0), mem(-1, -1), {Size: 1 << 21, Count: 1 << 11}}
+		if m == Compatible {
+			bad = append(bad, mem(4096, 1))
+		} else {
+			bad = append(bad, mem(5000, 8), mem(32, 8), mem(4096, MinCredits-1), RecvMemory{Size: 4096, Count: 8, Mem: make([]byte, 8*4096-1)},
+				mem(64, 512))
+		}
+		for _, r := range bad {
+			var ce *ConfigError
+			if _, err := b.e.Lend(*now, r); !errors.As(err, &ce) || ce.Field != "Lend" || ce.Error() == "" {
+				t.Errorf("%d buffers of %d: %v", r.Count, r.Size, err)
 			}
-			settle(a, b)
-			if !b.doRead(1 << 20) {
-				t.Fatalf("read %d", b.read)
+		}
+		lent := 0
+		for ; ; lent++ {
+			if _, err := b.e.Lend(*now, mem(4096, 8)); err == errRegions {
+				break
+			} else if err != nil {
+				t.Fatal(err)
 			}
 		}
-		settle(a, b)
-		if a.events&DirectDone == 0 {
-			t.Errorf("events %b", a.events)
+		if lent != maxRegions-1 { // the first is the configuration's
+			t.Errorf("%d regions lent", lent)
 		}
-		a.written += len(a.direct)
-		a.toWrite = a.written + 50
-		a.write(50)
-		settle(a, b)
-		b.doRead(50)
-		if b.read != a.toWrite {
-			t.Errorf("read %d", b.read)
+		r, ok := b.e.TakeReturned()
+		if !ok {
+			t.Fatal("no region came back")
+		}
+		if again, err := b.e.Lend(*now, mem(4096, 8)); again != r || err != nil {
+			t.Errorf("region %d, %v, want %d", again, err, r)
 		}
 	})
-}
-
-// TestDirectRead: in compatible mode a reader's memory can be the buffer.
-func TestDirectRead(t *testing.T) {
-	t.Parallel()
-	a, b, _ := newPair(t, defaultPair(Compatible), 1)
-	settle(a, b)
-	b.lend = false
-	m := RecvMemory{Size: 50_000, Count: 1, Mem: make([]byte, 50_000), Addr: 0x1234, RKey: 0x4321, Once: true}
-	r, err := b.e.Lend(0, m)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !b.e.Reclaim(r) {
-		t.Fatal("Reclaim before it was advertised")
-	}
-	if r, err = b.e.Lend(0, m); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := b.e.Lend(0, m); err == nil {
-		t.Error("a second one")
-	}
-	b.mems[r], b.keys[r] = m.Mem, m.RKey
-	b.register(m.Addr, m.RKey, m.Mem)
-	b.regions++
-	a.toWrite = 70_000
-	direct := 0
-	for b.read < a.toWrite {
-		a.write(70_000)
-		settle(a, b)
-		if l, _ := b.e.Peek(); l.Region == r {
-			direct += int(l.Len)
-		}
-		l, _ := b.e.Peek()
-		b.doRead(int(l.Len))
-		b.pump()
-		if b.e.Reclaim(r) {
-			t.Fatal("Reclaim of memory that the peer may write")
-		}
-	}
-	if direct != 50_000 || b.regions != 0 {
-		t.Errorf("%d bytes direct, %d regions", direct, b.regions)
-	}
 }
 
 // TestC297_Maps: one-sided writes to what the peer mapped; after Unmapped there are none.

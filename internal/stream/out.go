@@ -30,9 +30,8 @@ type outgoing struct {
 	next uint64 // what is before was posted
 	tail uint64 // what is before was committed
 
-	total  uint64 // bytes of the stream that were posted
-	direct direct
-	write  mapWrite
+	total uint64 // bytes of the stream that were posted
+	write mapWrite
 
 	slots    []slot // by id
 	done     uint64 // ids up to here have completed
@@ -46,13 +45,6 @@ type outgoing struct {
 	wantedMap bool
 }
 
-// direct is a CommitDirect.
-type direct struct {
-	off, n uint32 // not posted yet
-	last   uint64 // id of the last piece; 0: not posted
-	busy   bool
-}
-
 // mapWrite is a CommitMap that was not posted yet.
 type mapWrite struct {
 	n    uint32
@@ -62,12 +54,12 @@ type mapWrite struct {
 
 // pending gives the bytes of the stream that were not posted.
 func (o *outgoing) pending() uint64 {
-	return o.tail - o.next - uint64(o.write.n) + uint64(o.direct.n)
+	return o.tail - o.next - uint64(o.write.n)
 }
 
 // room gives the first contiguous free piece.
 func (o *outgoing) room() Loc {
-	if o.size == 0 || o.direct.n > 0 || o.write.n > 0 {
+	if o.size == 0 || o.write.n > 0 {
 		return Loc{Region: SendRegion}
 	}
 	at := o.tail % o.size
@@ -81,14 +73,8 @@ func (o *outgoing) free() int { return len(o.slots) - int(o.last-o.done) }
 // mayData reports whether there is a place for a request with data.
 func (o *outgoing) mayData() bool { return o.free() > controlSlots }
 
-// fill gives op the next n pending bytes, and tells how many bytes of the ring it keeps.
-func (o *outgoing) fill(op *Op, n uint32) (ring uint32) {
-	if o.direct.n > 0 && o.next == o.tail {
-		op.Segs[0], op.N = Loc{DirectRegion, o.direct.off, n}, 1
-		o.direct.off += n
-		o.direct.n -= n
-		return 0
-	}
+// fill gives op the next n pending bytes.
+func (o *outgoing) fill(op *Op, n uint32) {
 	at := uint32(o.next % o.size)
 	first := min(n, uint32(o.size)-at)
 	op.Segs[0], op.N = Loc{SendRegion, at, first}, 1
@@ -96,16 +82,6 @@ func (o *outgoing) fill(op *Op, n uint32) (ring uint32) {
 		op.Segs[1], op.N = Loc{SendRegion, 0, n - first}, 2
 	}
 	o.next += uint64(n)
-	return n
-}
-
-// contiguous gives how many pending bytes one message can have: those of the ring come
-// before those of a direct write.
-func (o *outgoing) contiguous() uint64 {
-	if r := o.tail - o.next; r > 0 {
-		return r
-	}
-	return uint64(o.direct.n)
 }
 
 // emit makes op, whose contents are set, the next request. must: it has to be signaled.
@@ -125,12 +101,8 @@ func (e *Engine) emit(op *Op, kind slotKind, ring uint32, must bool) {
 	if kind != slotControl {
 		// What keeps memory is followed by a signaled request, at the end of a burst at the
 		// latest; and a message in doubt must not make later ones wait for nothing.
-		keeps := ring > 0 || op.N > 0 && op.Segs[0].Region == DirectRegion
-		must = must || keeps && (o.contiguous() == 0 || o.quietLen+uint64(n) >= o.size/4) ||
+		must = must || ring > 0 && (o.pending() == 0 || o.quietLen+uint64(n) >= o.size/4) ||
 			o.doubt && !e.cfg.NoDelay
-	}
-	if o.direct.busy && o.direct.n == 0 && o.direct.last == 0 && op.N > 0 && op.Segs[0].Region == DirectRegion {
-		o.direct.last = o.last
 	}
 	op.Signaled = must
 	o.slots[op.Stage] = slot{ring, kind, must}
@@ -192,14 +164,6 @@ func (e *Engine) drop() {
 	o := &e.out
 	o.tail = o.next
 	o.write.n = 0
-	if o.direct.n > 0 {
-		o.direct.n = 0
-		o.direct.last = o.last
-		if o.last == o.done {
-			o.direct.busy = false
-			e.events |= DirectDone
-		}
-	}
 }
 
 // Room gives free, contiguous room of the send buffer for the user's next bytes. An
@@ -226,19 +190,6 @@ func (e *Engine) Commit(n int) {
 		panic("stream: Commit of more than Room gave")
 	}
 	e.out.tail += uint64(n)
-}
-
-// CommitDirect makes n bytes at off of DirectRegion part of the stream, without a copy. It
-// gives false if Room would give an error, or while a direct write or a write to a map
-// is not done. The memory is busy until DirectDone, or until the queue pair is closed.
-// Room gives nothing until all of it was posted.
-func (e *Engine) CommitDirect(off uint32, n int) bool {
-	o := &e.out
-	if e.writeErr() != nil || o.direct.busy || o.write.n > 0 || n <= 0 || int64(n) > 1<<31 {
-		return false
-	}
-	o.direct = direct{off: off, n: uint32(n), busy: true}
-	return true
 }
 
 // SetSendBuffer changes the size of the send region. It gives false while the region is
@@ -271,10 +222,6 @@ func (e *Engine) sent(id uint64) {
 		return
 	}
 	e.checkRoom()
-	if o.direct.busy && o.direct.n == 0 && o.direct.last <= o.done {
-		o.direct.busy = false
-		e.events |= DirectDone
-	}
 	if used > 0 && o.tail == o.head {
 		e.events |= Drained
 	}
@@ -289,6 +236,6 @@ func (e *Engine) takeMapWrite(op *Op) {
 	n := o.write.n
 	op.Opcode, op.Remote, op.RKey = ib.OpWrite, o.write.addr, o.write.key
 	o.write.n = 0
-	ring := o.fill(op, n)
-	e.emit(op, slotMap, ring, true)
+	o.fill(op, n)
+	e.emit(op, slotMap, n, true)
 }

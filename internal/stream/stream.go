@@ -61,10 +61,9 @@ func (m Mode) String() string {
 type Region uint8
 
 const (
-	SendRegion   Region = iota // the send buffer, see SetSendBuffer
-	DirectRegion               // the memory of CommitDirect
-	FirstRecv                  // Config.Recv; regions that were lent have the numbers behind it
-	NoRegion     Region = 255  // no memory
+	SendRegion Region = iota // the send buffer, see SetSendBuffer
+	FirstRecv                // Config.Recv; regions that were lent have the numbers behind it
+	NoRegion   Region = 255  // no memory
 )
 
 // Loc is a piece of a region.
@@ -128,9 +127,6 @@ type RecvMemory struct {
 	// Addr and RKey are how the peer writes there; Compatible only.
 	Addr uint64
 	RKey ib.RKey
-	// Once: the one buffer is used for one filling, then the region comes back. Compatible
-	// only: this is how data land directly in the memory of a reader.
-	Once bool
 }
 
 // Config of an Engine. Zero values: as each field says.
@@ -184,7 +180,6 @@ type Events uint32
 const (
 	Readable     Events = 1 << iota // Peek gives data, the end or an error
 	Writable                        // Room gives room, or an error
-	DirectDone                      // the memory of CommitDirect is free
 	Drained                         // the peer's device has taken everything that was committed
 	Failed                          // Err is not nil: the connection is over; disconnect now
 	Finished                        // it ended in order: disconnect now

@@ -65,11 +65,11 @@ func (v *verbena) sendData(op *Op) bool {
 	if v.held(min(enough, uint64(size))) {
 		return false
 	}
-	n := uint32(min(v.out.contiguous(), uint64(size)))
-	ring := v.out.fill(op, n)
+	n := uint32(min(v.out.pending(), uint64(size)))
+	v.out.fill(op, n)
 	v.out.total += uint64(n)
 	v.message(op, vData, uint32(bits.Len64(v.out.pending())))
-	v.emit(op, slotData, ring, false)
+	v.emit(op, slotData, n, false)
 	return true
 }
 
