@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -29,7 +30,8 @@ type role struct {
 	ended   chan struct{}
 	stop    atomic.Bool
 	timer   *time.Timer
-	armed   atomic.Bool
+	mu      sync.Mutex   // setting the timer
+	fires   atomic.Int64 // when it does; 0: it is not set
 	grace   atomic.Int64 // while nobody else waits
 	expired atomic.Bool  // the role came back as nobody took it in time
 	skip    atomic.Int32 // occasions to leave it vacant that are left out
@@ -69,10 +71,23 @@ func (r *role) handBack() { r.back <- struct{}{} }
 
 // vacate gives the role, which the caller has, to whoever comes first.
 func (r *role) vacate() {
-	r.since.Store(int64(time.Since(epoch)))
+	now := time.Since(epoch)
+	r.since.Store(int64(now))
 	r.held.Store(false)
-	if !r.armed.Swap(true) {
-		r.timer.Reset(r.limit())
+	r.arm(now, now+r.limit())
+}
+
+// arm has onGrace called at a time, or before. The timer is usually set to an earlier time
+// already, by who had the role before; it has to be moved only if others wait since.
+func (r *role) arm(now, at time.Duration) {
+	if f := r.fires.Load(); f != 0 && f <= int64(at) {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if f := r.fires.Load(); f == 0 || f > int64(at) {
+		r.fires.Store(int64(at))
+		r.timer.Reset(at - now)
 	}
 }
 
@@ -83,6 +98,18 @@ func (r *role) limit() time.Duration {
 		g = min(g, sharedGrace)
 	}
 	return g
+}
+
+// join makes the caller one of those who wait for the one that has the role, until it takes
+// itself off follow. It gives false if the role is vacant now: who left it may not have seen
+// the caller, and would have left it for long.
+func (r *role) join() bool {
+	r.follow.Add(1)
+	if r.held.Load() {
+		return true
+	}
+	r.follow.Add(-1)
+	return false
 }
 
 // leave ends the role of one who has what it wanted.
@@ -101,7 +128,9 @@ func (r *role) leave() {
 
 // onGrace looks whether the role has been vacant for too long.
 func (r *role) onGrace() {
-	r.armed.Store(false)
+	r.mu.Lock()
+	r.fires.Store(0)
+	r.mu.Unlock()
 	now := time.Since(epoch)
 	due := time.Duration(r.since.Load()) + r.limit()
 	if r.held.Load() || due > now {
@@ -112,9 +141,7 @@ func (r *role) onGrace() {
 		return // who has it arms the timer again
 	}
 	if due > now {
-		if !r.armed.Swap(true) {
-			r.timer.Reset(due - now)
-		}
+		r.arm(now, due)
 		return
 	}
 	if r.claim() {
@@ -214,9 +241,10 @@ func (h *hub) wait(w *waiter, spin verbs.Spin) {
 	r := &h.role
 	for !w.fired.Load() {
 		if !r.claim() {
-			r.follow.Add(1)
-			<-w.c
-			r.follow.Add(-1)
+			if r.join() {
+				<-w.c
+				r.follow.Add(-1)
+			}
 			continue
 		}
 		if h.spin != spin { // connections of several policies take turns

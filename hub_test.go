@@ -64,3 +64,83 @@ func TestQueueBreaksInHandshake(t *testing.T) {
 		time.Sleep(time.Minute) // what nobody accepted is reset in the background
 	})
 }
+
+// newRole gives a role that the caller has.
+func newRole() *role {
+	r := &role{}
+	r.init(&hub{})
+	<-r.back
+	return r
+}
+
+// TestRoleSharedGrace: a role that becomes vacant while others wait is soon with the hub's
+// goroutine, though the timer was set for later when nobody waited.
+func TestRoleSharedGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRole()
+		r.grace.Store(int64(maxGrace))
+		r.vacate()
+		if !r.claim() {
+			t.Fatal("it is not vacant")
+		}
+		if !r.join() {
+			t.Fatal("it is vacant")
+		}
+		for range 3 { // who has it takes turns with itself
+			time.Sleep(100 * time.Microsecond)
+			r.vacate()
+			if !r.claim() {
+				t.Fatal("it is not vacant")
+			}
+		}
+		r.vacate()
+		start := time.Now()
+		<-r.back
+		if d := time.Since(start); d != sharedGrace {
+			t.Errorf("the hub's goroutine has it after %v, want %v", d, sharedGrace)
+		}
+	})
+}
+
+// TestRoleGrace: a role that nobody waits for is vacant for the whole grace, from when it was
+// left last, and the timer is not set again each time.
+func TestRoleGrace(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRole()
+		r.grace.Store(int64(maxGrace))
+		r.vacate()
+		fires := r.fires.Load()
+		for range 3 {
+			time.Sleep(time.Millisecond)
+			if !r.claim() {
+				t.Fatal("it is not vacant")
+			}
+			r.vacate()
+		}
+		if r.fires.Load() != fires {
+			t.Error("the timer was set again")
+		}
+		start := time.Now()
+		<-r.back
+		if d := time.Since(start); d != maxGrace {
+			t.Errorf("the hub's goroutine has it after %v, want %v", d, maxGrace)
+		}
+	})
+}
+
+// TestRoleJoin: nobody waits for the holder of a role that became vacant before the holder
+// could see that somebody does.
+func TestRoleJoin(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRole()
+		if !r.join() || r.follow.Load() != 1 {
+			t.Error("it is held")
+		}
+		r.follow.Add(-1)
+		r.vacate()
+		if r.join() || r.follow.Load() != 0 {
+			t.Error("it is vacant, and would be for the grace of one for whom nobody waits")
+		}
+		r.timer.Stop()
+	})
+}
