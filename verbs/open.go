@@ -13,20 +13,22 @@ import (
 	"github.com/verbena-rdma/verbena/verbs/driver"
 )
 
-// Names of package driver that users need.
+// Names of package driver that users need. What the fields of the structures mean is said
+// there: go doc github.com/verbena-rdma/verbena/verbs/driver.QPAttr.
 type (
 	// Provider is a source of devices: rdma.Provider gives one, softroce.New another.
 	Provider = driver.Provider
-	// DeviceAttr are the limits and abilities of a device (struct ibv_device_attr_ex).
+	// DeviceAttr are the limits and abilities of a device (struct ibv_device_attr_ex);
+	// fields: driver.DeviceAttr.
 	DeviceAttr = driver.DeviceAttr
-	// PortAttr is the state of a port (struct ibv_port_attr).
+	// PortAttr is the state of a port (struct ibv_port_attr); fields: driver.PortAttr.
 	PortAttr = driver.PortAttr
-	// GIDEntry is an entry of a GID table (struct ibv_gid_entry).
+	// GIDEntry is an entry of a GID table (struct ibv_gid_entry); fields: driver.GIDEntry.
 	GIDEntry = driver.GIDEntry
-	// AHAttr is the way to a peer (struct ibv_ah_attr).
+	// AHAttr is the way to a peer (struct ibv_ah_attr); fields: driver.AHAttr.
 	AHAttr = driver.AHAttr
 	// QPAttr are the attributes of a queue pair (struct ibv_qp_attr); QP.Modify and
-	// QP.Query say with a mask which of the fields are meant.
+	// QP.Query say with a mask which of the fields are meant. Fields: driver.QPAttr.
 	QPAttr = driver.QPAttr
 )
 
