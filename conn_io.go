@@ -201,6 +201,7 @@ func (c *Conn) TryWrite(p []byte) (int, error) {
 	if c.tcp != nil {
 		return c.tcp.tryWrite(p)
 	}
+	c.hub.glance()
 	c.mu.Lock()
 	n, err := c.push(p)
 	c.mu.Unlock()
@@ -233,6 +234,7 @@ func (c *Conn) WriteBuffers(v *net.Buffers) (int64, error) {
 	if c.tcp != nil {
 		return v.WriteTo(c.tcp.TCPConn)
 	}
+	c.hub.glance()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var total int64

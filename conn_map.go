@@ -174,6 +174,7 @@ func (c *Conn) MapWrite(p []byte, offset int64) (n int, err error) {
 	}
 	c.wrMu.Lock()
 	defer c.wrMu.Unlock()
+	c.hub.glance()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for n < len(p) {

@@ -1,0 +1,82 @@
+package rdma
+
+import (
+	"errors"
+	"net"
+	"net/netip"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/rdmatest"
+)
+
+// TestC267_WriterHears: who does nothing but write hears that the peer has closed, though
+// nobody has the role of looking at the queue: each call that writes takes a look.
+func TestC267_WriterHears(t *testing.T) {
+	for name, write := range map[string]func(*Conn) error{
+		"Write":        func(c *Conn) error { _, err := c.Write([]byte("x")); return err },
+		"TryWrite":     func(c *Conn) error { _, err := c.TryWrite([]byte("x")); return err },
+		"WriteBuffers": func(c *Conn) error { _, err := c.WriteBuffers(&net.Buffers{[]byte("x")}); return err },
+		"MapWrite":     func(c *Conn) error { _, err := c.MapWrite([]byte("x"), 0); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { writerHears(t, write) })
+		})
+	}
+}
+
+func writerHears(t *testing.T, write func(*Conn) error) {
+	f := rdmatest.NewFabric(t, 0)
+	ln, err := (&ListenConfig{Config: &Config{Provider: f.Host(netip.MustParseAddr("10.0.0.1"))}}).Listen(t.Context(), "rdma", "10.0.0.1:7471")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	dialled, err := (&Dialer{Config: &Config{Provider: f.Host(netip.MustParseAddr("10.0.0.2")), Maps: 1}}).Dial("rdma", "10.0.0.1:7471")
+	if err != nil {
+		t.Fatal(err)
+	}
+	accepted, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, c := accepted.(*Conn), dialled.(*Conn)
+	mr, err := s.PD().Alloc(100, ib.LocalWrite|ib.RemoteWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mr.Close()
+	if _, err := s.Map(mr, 0); err != nil {
+		t.Fatal(err)
+	}
+	// The hub's goroutine leaves the role to a reader that it has woken, and who does not
+	// come back.
+	role := &c.hub.role
+	role.grace.Store(int64(maxGrace))
+	read := make(chan error, 1)
+	go func() { _, err := c.Read(make([]byte, 1)); read <- err }()
+	synctest.Wait()
+	if _, err := s.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-read; err != nil {
+		t.Fatal(err)
+	}
+	if err := write(c); err != nil {
+		t.Error("before the end:", err)
+	}
+	closed := make(chan struct{})
+	go func() { s.Close(); close(closed) }()
+	time.Sleep(maxGrace / 4) // the end arrives
+	if role.held.Load() {
+		t.Error("somebody has the role")
+	}
+	if err := write(c); !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("after the end: %v", err)
+	}
+	c.Close()
+	<-closed
+}
