@@ -33,7 +33,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 }
 
 // TryRead is Read that does not wait: if there is nothing it gives ErrWouldBlock. While
-// another goroutine is in Read it gives that too.
+// another goroutine reads, in Read or WriteTo, it gives that too.
 func (c *Conn) TryRead(p []byte) (int, error) {
 	if !c.ok() {
 		return 0, errInvalid
@@ -189,7 +189,7 @@ func (c *Conn) fill(p []byte) (n int, err error) {
 }
 
 // TryWrite writes what fits now; if that is nothing it gives ErrWouldBlock. While another
-// goroutine is in Write it gives that too.
+// goroutine writes, in Write, WriteBuffers, MapWrite or ReadFrom, it gives that too.
 func (c *Conn) TryWrite(p []byte) (int, error) {
 	if !c.ok() {
 		return 0, errInvalid
@@ -292,6 +292,10 @@ func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
 		return 0, errInvalid
 	}
 	if c.tcp != nil {
+		c.wrMu.Lock() // no TryWrite has looked already
+		c.tcp.writing.Add(1)
+		c.wrMu.Unlock()
+		defer c.tcp.writing.Add(-1)
 		return c.tcp.ReadFrom(r)
 	}
 	n, err := c.readFrom(r)
@@ -326,6 +330,10 @@ func (c *Conn) WriteTo(w io.Writer) (int64, error) {
 		return 0, errInvalid
 	}
 	if c.tcp != nil {
+		c.rdMu.Lock() // no TryRead has looked already
+		c.tcp.reading.Add(1)
+		c.rdMu.Unlock()
+		defer c.tcp.reading.Add(-1)
 		return c.tcp.WriteTo(w)
 	}
 	n, err := c.writeTo(w)

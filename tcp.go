@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -13,11 +14,14 @@ import (
 type tcpConn struct {
 	*net.TCPConn
 	why string
+	// Calls of WriteTo and ReadFrom in progress. Package net holds the lock of the direction
+	// while they wait, so the Try calls keep away from it.
+	reading, writing atomic.Int32
 }
 
 func newTCPConn(t *net.TCPConn, cfg *Config, why string) *Conn {
 	t.SetKeepAliveConfig(tcpKeepAlive(cfg.KeepAlive))
-	return &Conn{tcp: &tcpConn{t, why}, cfg: cfg}
+	return &Conn{tcp: &tcpConn{TCPConn: t, why: why}, cfg: cfg}
 }
 
 // tcpKeepAlive is what Config.KeepAlive means to TCP: dead peers are found in about twice
@@ -52,7 +56,11 @@ func (t *tcpConn) try(write bool, f func(fd uintptr) (int, error)) (n int, err e
 	return max(n, 0), err
 }
 
+// tryRead is called with rdMu, tryWrite with wrMu.
 func (t *tcpConn) tryRead(p []byte) (int, error) {
+	if t.reading.Load() > 0 {
+		return 0, ErrWouldBlock
+	}
 	n, err := t.try(false, func(fd uintptr) (int, error) { return sysRead(fd, p) })
 	if n == 0 && err == nil && len(p) > 0 {
 		err = io.EOF
@@ -61,6 +69,9 @@ func (t *tcpConn) tryRead(p []byte) (int, error) {
 }
 
 func (t *tcpConn) tryWrite(p []byte) (int, error) {
+	if t.writing.Load() > 0 {
+		return 0, ErrWouldBlock
+	}
 	n, err := t.try(true, func(fd uintptr) (int, error) { return sysWrite(fd, p) })
 	return n, t.fail("write", err)
 }
