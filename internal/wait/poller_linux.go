@@ -32,25 +32,8 @@ func newPoller(fd int) (*poller, error) {
 	if err != nil {
 		return nil, fmt.Errorf("duplicate the event descriptor: %w", err)
 	}
-	// The provider's descriptor is non-blocking by contract, and the flag is shared;
-	// without it Go's runtime would sleep in a thread.
-	if err := unix.SetNonblock(dup, true); err != nil {
-		unix.Close(dup)
-		return nil, fmt.Errorf("make the event descriptor non-blocking: %w", err)
-	}
-	p := &poller{f: os.NewFile(uintptr(dup), "rdma events")}
-	if p.rc, err = p.f.SyscallConn(); err != nil {
-		p.f.Close()
-		return nil, err
-	}
-	if p.f.SetReadDeadline(time.Time{}) != nil {
-		// Go's poller has not taken it. It does not say why, but epoll does.
-		err := refusal(dup)
-		p.f.Close()
-		return nil, err
-	}
-	p.check = p.ready
-	return p, nil
+	// The flag that adopt sets is shared: the provider's descriptor is non-blocking by contract.
+	return adopt(dup)
 }
 
 // newGated makes a poller whose descriptor can be taken out of Go's poller, and put back: what is in
@@ -61,17 +44,30 @@ func newGated(fd int) (*poller, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make an epoll instance for the event descriptor: %w", err)
 	}
-	if err := unix.SetNonblock(ep, true); err != nil {
-		unix.Close(ep)
-		return nil, fmt.Errorf("make the epoll instance non-blocking: %w", err)
+	p, err := adopt(ep)
+	if err != nil {
+		return nil, err
 	}
-	p := &poller{f: os.NewFile(uintptr(ep), "rdma events"), gated: true, fd: fd}
+	p.gated, p.fd = true, fd
+	return p, nil
+}
+
+// adopt gives fd to Go's poller; on error it is closed.
+func adopt(fd int) (*poller, error) {
+	// Without the flag Go's runtime would sleep in a thread.
+	if err := unix.SetNonblock(fd, true); err != nil {
+		unix.Close(fd)
+		return nil, fmt.Errorf("make the event descriptor non-blocking: %w", err)
+	}
+	p := &poller{f: os.NewFile(uintptr(fd), "rdma events")}
+	var err error
 	if p.rc, err = p.f.SyscallConn(); err != nil {
 		p.f.Close()
 		return nil, err
 	}
 	if p.f.SetReadDeadline(time.Time{}) != nil {
-		err := refusal(ep)
+		// Go's poller has not taken it. It does not say why, but epoll does.
+		err := refusal(fd)
 		p.f.Close()
 		return nil, err
 	}
