@@ -152,7 +152,7 @@ func replace(t testing.TB, fd int) {
 	other := get[int](t)(unix.Eventfd())
 	defer unix.Close(other)
 	signal(t, other)
-	must(t, unix.Dup2(other, fd))
+	must(t, syscall.Dup3(other, fd, syscall.O_CLOEXEC))
 }
 
 // TestReusedDescriptor: a descriptor that was closed under the loop, and whose number means

@@ -4,6 +4,7 @@ import (
 	"math"
 	"net"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -150,7 +151,7 @@ func TestWatchedAgain(t *testing.T) {
 				w := get[*event.Watch](t)(l.File(fd, m, func(event.Mask) { t.Error("called") }))
 				must(t, unix.Close(fd))
 				must(t, w.Close()) // too late
-				must(t, unix.Dup2(dup, fd))
+				must(t, syscall.Dup3(dup, fd, syscall.O_CLOEXEC))
 				signal(t, fd)
 				calls := 0
 				get[*event.Watch](t)(l.File(fd, event.Readable, func(event.Mask) { calls++; drain(t, fd) }))

@@ -30,7 +30,7 @@ func TestTruncated(t *testing.T) {
 	if !bytes.Equal(in[0].Buf, out[0].Buf) || !bytes.Equal(in[1].Buf, out[2].Buf) {
 		t.Error("other bytes")
 	}
-	if c := CountersOf(b); c.Truncated != 1 || c.Received != 2 {
+	if c := countersOf(b); c.Truncated != 1 || c.Received != 2 {
 		t.Errorf("%+v", c)
 	}
 	for i := range in { // no two messages share memory afterwards
@@ -50,7 +50,7 @@ func TestTruncated(t *testing.T) {
 	if n, err := b.TryRead(in); n != 0 || err != nil {
 		t.Fatal(n, err)
 	}
-	if c := CountersOf(b); c.Truncated != 2 {
+	if c := countersOf(b); c.Truncated != 2 {
 		t.Errorf("%+v", c)
 	}
 }
@@ -127,7 +127,7 @@ func TestOverflow(t *testing.T) {
 	if n, err := b.Read(in); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}
-	if c := CountersOf(b); int(c.Overflow) != len(out)-got {
+	if c := countersOf(b); int(c.Overflow) != len(out)-got {
 		t.Errorf("%d lost, counted %d", len(out)-got, c.Overflow)
 	}
 }

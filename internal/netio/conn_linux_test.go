@@ -120,7 +120,7 @@ func TestTrain(t *testing.T) {
 						t.Errorf("%v: %d messages instead of %d", k, len(ms), datagrams)
 					}
 				}
-				if sent, got := CountersOf(a).Sent, CountersOf(b).Received; sent != got || sent == 0 {
+				if sent, got := countersOf(a).Sent, countersOf(b).Received; sent != got || sent == 0 {
 					t.Errorf("%d datagrams sent, %d received", sent, got)
 				}
 			})
@@ -479,7 +479,7 @@ func TestConcurrent(t *testing.T) {
 						c.Close()
 					}
 					c.Limits()
-					CountersOf(c)
+					countersOf(c)
 				}
 			})
 			wg.Wait()

@@ -68,7 +68,7 @@ func TestSendFaults(t *testing.T) {
 			if l := a.Limits(); l.Segments != k.segments {
 				t.Errorf("%+v", l)
 			}
-			c := CountersOf(a)
+			c := countersOf(a)
 			if c.Sent != 2*segments || (c.Fallbacks != 0) != k.singles {
 				t.Errorf("%+v", c)
 			}
@@ -150,7 +150,7 @@ func TestSendWaits(t *testing.T) {
 	if got, _ := collect(t, b, 2); string(got) != "xx" {
 		t.Errorf("%q", got)
 	}
-	if c := CountersOf(a); c.Waits != 1 {
+	if c := countersOf(a); c.Waits != 1 {
 		t.Errorf("%+v", c)
 	}
 }

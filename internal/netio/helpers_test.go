@@ -1,5 +1,13 @@
 package netio
 
+// countersOf gives the counters of a connection; all are 0 if it has none.
+func countersOf(c Conn) Counters {
+	if c, ok := c.(interface{ counters() Counters }); ok {
+		return c.counters()
+	}
+	return Counters{}
+}
+
 // room makes messages to read into.
 func room(n, size int) []Message {
 	ms := make([]Message, n)

@@ -85,14 +85,6 @@ type Counters struct {
 	Fallbacks             uint64 // trains that the system refused
 }
 
-// CountersOf gives the counters of a connection; all are 0 if it has none.
-func CountersOf(c Conn) Counters {
-	if c, ok := c.(interface{ counters() Counters }); ok {
-		return c.counters()
-	}
-	return Counters{}
-}
-
 // Listen opens the socket of an address; port 0 takes a free port. An address in use
 // gives *InUseError. The socket is exclusive: nobody else can bind the address.
 func Listen(a netip.AddrPort) (Conn, error) { return listen(a, optionsFromEnv()) }

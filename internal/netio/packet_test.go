@@ -135,7 +135,7 @@ func TestWrap(t *testing.T) {
 		if n, err := b.TryRead(in); (n == 1) == marked || err != nil {
 			t.Error(n, err)
 		}
-		if c := CountersOf(a); c.Sent != 6 {
+		if c := countersOf(a); c.Sent != 6 {
 			t.Errorf("%+v", c)
 		}
 		if err := b.Close(); err != nil {
@@ -228,7 +228,7 @@ func TestPlain(t *testing.T) {
 			if n, err := a.Write([]Message{{Buf: make([]byte, 70000), Addr: b.LocalAddr()}}); n != 0 || err == nil {
 				t.Error(n, err)
 			}
-			if c := CountersOf(a); c.Sent != 4 {
+			if c := countersOf(a); c.Sent != 4 {
 				t.Errorf("%+v", c)
 			}
 			if l := a.Limits(); l.Segments != 1 || l.MTU < 1280 || l.RecvBuffer != defaultRecvBuffer {

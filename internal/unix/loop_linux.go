@@ -64,6 +64,3 @@ func TimerfdSet(fd int, d time.Duration) error {
 	}
 	return unix.TimerfdSettime(fd, 0, &its, nil)
 }
-
-// Dup2 makes to another number of the file that fd is, closing what it was, close-on-exec.
-func Dup2(fd, to int) error { return unix.Dup3(fd, to, unix.O_CLOEXEC) }

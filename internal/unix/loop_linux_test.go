@@ -67,7 +67,7 @@ func TestEpollOtherFile(t *testing.T) {
 	if err := EpollAddKey(ep, fd, PollIn, 1); err != nil {
 		t.Fatal(err)
 	}
-	if err := Dup2(other, fd); err != nil {
+	if err := syscall.Dup3(other, fd, syscall.O_CLOEXEC); err != nil {
 		t.Fatal(err)
 	}
 	if err := EpollModKey(ep, fd, PollIn, 1); !errors.Is(err, syscall.ENOENT) {

@@ -22,7 +22,6 @@ func EpollModKey(int, int, uint32, uint64) error { return errUnsupported }
 func EpollKey(*EpollEvent) uint64                { return 0 }
 func Timerfd() (int, error)                      { return -1, errUnsupported }
 func TimerfdSet(int, time.Duration) error        { return errUnsupported }
-func Dup2(int, int) error                        { return errUnsupported }
 func Select(int, *FDSet, *FDSet, bool) (int, error) {
 	return 0, errUnsupported
 }

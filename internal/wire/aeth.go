@@ -32,19 +32,6 @@ const (
 	NAKInvalidRD Syndrome = 0x64 // invalid RD request
 )
 
-// AckCredits gives the positive acknowledgement with the greatest code that promises at
-// most n receives; negative n gives AckNoLimit.
-func AckCredits(n int) Syndrome {
-	if n < 0 {
-		return AckNoLimit
-	}
-	c := len(credits) - 1
-	for int(credits[c]) > n {
-		c--
-	}
-	return Syndrome(c)
-}
-
 // RNRNAK asks the peer to wait at least d, as far as the table goes (ib.RNRTimer).
 func RNRNAK(d time.Duration) Syndrome { return 0x20 | Syndrome(ib.RNRTimer(d)) }
 
