@@ -63,7 +63,7 @@ func (d *Dialer) Dial(network, address string) (net.Conn, error) {
 // DialContext gives a *Conn. If a name has several addresses they are tried in order, each
 // with its share of the time, and those of the second IP family beside those of the first
 // after FallbackDelay. The end of ctx ends the attempt, and has no effect once the
-// connection is made.
+// connection is made; it must not be nil.
 func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.Conn, error) {
 	c, err := d.dial(ctx, network, address)
 	if err != nil {
