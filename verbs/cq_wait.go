@@ -11,7 +11,7 @@ import (
 
 // Wait is Poll that waits for at least one completion. It arms, looks again, and
 // parks, in the only order that loses no wake-up; it spins before, as SetSpin says. It
-// gives nothing, and no error, after Wake only. If
+// gives nothing, and no error, after Wake only, or if dst is empty: then it does not wait. If
 // ctx has ended Wait gives its error, even if there are completions: none is lost, and
 // no memory changes hands. It allocates only if it has to park with a cancellable ctx.
 //
