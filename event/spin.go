@@ -1,6 +1,6 @@
 package event
 
-import "github.com/verbena-rdma/verbena/internal/wait"
+import "github.com/verbena-rdma/verbena/internal/gosched"
 
 // spinOthers is the time between two looks at the other sources at least, in nanoseconds.
 const spinOthers = 5000
@@ -50,7 +50,7 @@ func (l *Loop) spin(deadline int64) (found bool) {
 	}
 	defer l.spun()
 	l.stats.spins.Add(1)
-	processors := wait.Processors()
+	processors := gosched.Processors()
 	glance := start + spinOthers
 	for i := 1; ; i++ {
 		for _, w := range l.hot {
@@ -81,7 +81,7 @@ func (l *Loop) spin(deadline int64) (found bool) {
 			after := l.now()
 			glance = after + max(spinOthers, 4*(after-now))
 		}
-		l.pace.Turn(processors, i, wait.Now())
+		l.pace.Turn(processors, i, gosched.Now())
 	}
 	spun := l.now() - start
 	for _, w := range l.hot {

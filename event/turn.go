@@ -2,11 +2,10 @@ package event
 
 import (
 	"slices"
-
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/gosched"
 	"github.com/verbena-rdma/verbena/internal/unix"
-	"github.com/verbena-rdma/verbena/internal/wait"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -25,7 +24,7 @@ type turnState struct {
 	sweepAt int   // and where to go on
 	some    [64]*entry
 	recheck recheck
-	pace    wait.Pace // of spins
+	pace    gosched.Pace // of spins
 }
 
 // leftOver reports whether the next turn has something to do. mu is held, and nobody is in

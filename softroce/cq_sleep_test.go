@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/ib"
-	"github.com/verbena-rdma/verbena/internal/wait"
+	"github.com/verbena-rdma/verbena/internal/gosched"
 	"github.com/verbena-rdma/verbena/verbs/driver"
 )
 
@@ -17,7 +17,7 @@ func sleepAsLeader(t *testing.T, e *end, ctx context.Context, nap bool) chan boo
 	for i := range 50 {
 		pingPong(t, e, 1+i%8) // leaves the role vacant
 		if ep := e.cq.from.Load(); ep != nil {
-			if ep.role.naps = (wait.Naps{}); nap {
+			if ep.role.naps = (gosched.Naps{}); nap {
 				ep.role.naps.Prefer()
 			}
 		}

@@ -8,9 +8,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/gosched"
 	"github.com/verbena-rdma/verbena/internal/netio"
 	"github.com/verbena-rdma/verbena/internal/timers"
-	"github.com/verbena-rdma/verbena/internal/wait"
 )
 
 // Who reads a socket.
@@ -30,7 +30,7 @@ import (
 // the level of the notifier interrupts it.
 type role struct {
 	conn    netio.Interruptible // nil: the role stays with the endpoint's goroutine
-	naps    wait.Naps           // of a goroutine that waits for completions and has the role
+	naps    gosched.Naps        // of a goroutine that waits for completions and has the role
 	state   atomic.Uint32
 	since   atomic.Int64  // when it became vacant
 	back    chan struct{} // cap 1: the endpoint's goroutine is to take the role
@@ -251,19 +251,19 @@ func (e *endpoint) sleep() (int, error) {
 		return e.conn.Read(e.ms)
 	}
 	if r.naps.Begin() {
-		for range wait.NapSlices {
-			n, err := c.ReadBlocking(e.ms, wait.NapSlice)
+		for range gosched.NapSlices {
+			n, err := c.ReadBlocking(e.ms, gosched.NapSlice)
 			if n > 0 {
-				r.naps.End(wait.NapFound)
+				r.naps.End(gosched.NapFound)
 				return n, nil
 			}
 			if err != nil {
-				r.naps.End(wait.NapBroken)
+				r.naps.End(gosched.NapBroken)
 				return n, err
 			}
 			r.naps.Keep()
 		}
-		r.naps.End(wait.NapVain)
+		r.naps.End(gosched.NapVain)
 	}
 	start := e.d.now()
 	n, err := e.conn.Read(e.ms)

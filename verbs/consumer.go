@@ -5,7 +5,7 @@ import (
 	"errors"
 	"time"
 
-	"github.com/verbena-rdma/verbena/internal/wait"
+	"github.com/verbena-rdma/verbena/internal/gosched"
 )
 
 // Consumer is the claim of an event loop on a completion channel, see
@@ -97,7 +97,7 @@ func (c *Consumer) Look(cq *CQ) bool {
 // LookFor is Look for who goes on looking: a provider whose looks cost more to call than to
 // do looks for a while, a few microseconds and at most d.
 func (c *Consumer) LookFor(cq *CQ, d time.Duration) bool {
-	cq.spin.single.Store(wait.Processors() == 1)
+	cq.spin.single.Store(gosched.Processors() == 1)
 	p := cq.slow()
 	if p == nil {
 		return c.Look(cq)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/gosched"
 	"github.com/verbena-rdma/verbena/internal/unix"
 	"github.com/verbena-rdma/verbena/internal/wait"
 	"github.com/verbena-rdma/verbena/verbs/driver"
@@ -25,9 +26,9 @@ const (
 	spinLook = 50 * time.Nanosecond
 )
 
-// spinFor polls for a time without arming. It lets others run in between, see wait.Pace.
+// spinFor polls for a time without arming. It lets others run in between, see gosched.Pace.
 func (cq *CQ) spinFor(ctx context.Context, d time.Duration, start time.Time, dst []WC) (int, error) {
-	processors := wait.Processors()
+	processors := gosched.Processors()
 	cq.spin.single.Store(processors == 1)
 	slow, call := cq.slow(), spinCall
 	for i := 1; ; i++ {
@@ -49,7 +50,7 @@ func (cq *CQ) spinFor(ctx context.Context, d time.Duration, start time.Time, dst
 		if err := ctx.Err(); err != nil {
 			return 0, err
 		}
-		cq.spin.pace.Turn(processors, i, wait.Now())
+		cq.spin.pace.Turn(processors, i, gosched.Now())
 		if spun > spinAlone && i%spinTurns == 0 {
 			unix.Yield()
 		}

@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/verbena-rdma/verbena/internal/wait"
+	"github.com/verbena-rdma/verbena/internal/gosched"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -14,7 +14,7 @@ import (
 // interrupt after 10 ms. The scheduler may hand one turn in 61 back, never two in succession.
 func TestC259_Keep(t *testing.T) {
 	const keep = 10e6 // ns, more than the time between two turns
-	for wait.Now() < keep {
+	for gosched.Now() < keep {
 		runtime.Gosched()
 	}
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))

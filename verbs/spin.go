@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/gosched"
 	"github.com/verbena-rdma/verbena/internal/wait"
 )
 
@@ -56,7 +57,7 @@ func (cq *CQ) SetSpin(s Spin) {
 	sp.on.Store(s.Adaptive || s.Max > 0)
 	sp.always.Store(!s.Adaptive && s.Max >= spinCall)
 	sp.learns.Store(s.Adaptive)
-	sp.single.Store(wait.Processors() == 1)
+	sp.single.Store(gosched.Processors() == 1)
 }
 
 // spinState is the policy of a queue and what it has learned.
@@ -64,7 +65,7 @@ type spinState struct {
 	on, learns atomic.Bool
 	always     atomic.Bool // each wait looks for spinCall at least
 	single     atomic.Bool // there is one processor, or was when somebody looked
-	pace       wait.Pace
+	pace       gosched.Pace
 	mu         sync.Mutex
 	s          wait.Spinner
 }

@@ -1,19 +1,23 @@
 package wait
 
-import "time"
+import (
+	"time"
+
+	"github.com/verbena-rdma/verbena/internal/gosched"
+)
 
 // nap is what a Parker needs for naps.
 type nap struct {
 	slice time.Duration // NapSlice, or what a test likes; zero: there are no naps
 	in    bool          // somebody naps; under Parker.mu
 	napFDs
-	Naps // of who is parked
+	gosched.Naps // of who is parked
 }
 
 // Nap allows naps, for a notifier whose descriptor says what try can take: it is readable exactly
 // while try says true. It must be called before the first Park.
 func (p *Parker) Nap() {
 	if p.w == nil {
-		p.nap.slice = NapSlice
+		p.nap.slice = gosched.NapSlice
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/gosched"
 	"github.com/verbena-rdma/verbena/internal/unix"
 )
 
@@ -17,10 +18,10 @@ type napFDs struct {
 // doze sleeps for a while. done means that the wait has ended, with why and err as those of
 // Park; else it goes on in Go's poller.
 func (p *Parker) doze(ctx context.Context) (why Wake, done bool, err error) {
-	if !p.nap.naps() {
+	if !p.nap.Wanted() {
 		return Kicked, false, nil
 	}
-	if end, ok := ctx.Deadline(); ok && time.Until(end) <= NapSlices*p.nap.slice || !p.nap.Begin() {
+	if end, ok := ctx.Deadline(); ok && time.Until(end) <= gosched.NapSlices*p.nap.slice || !p.nap.Begin() {
 		return Kicked, false, nil
 	}
 	if ok, err := p.dozeBegin(); !ok {
@@ -29,7 +30,7 @@ func (p *Parker) doze(ctx context.Context) (why Wake, done bool, err error) {
 	}
 	how := p.dozeFor(ctx)
 	p.nap.End(how)
-	found := how == NapFound
+	found := how == gosched.NapFound
 	kicked, closed := p.dozeEnd()
 	switch {
 	case closed:
@@ -71,27 +72,27 @@ func (p *Parker) dozeBegin() (ok bool, err error) {
 }
 
 // dozeFor sleeps until try says true, somebody interrupts, ctx ends, or the time is up.
-func (p *Parker) dozeFor(ctx context.Context) NapEnd {
+func (p *Parker) dozeFor(ctx context.Context) gosched.NapEnd {
 	set := &p.nap.set
-	for range NapSlices {
+	for range gosched.NapSlices {
 		n, err := unix.Poll(set[:], p.nap.slice)
 		switch {
 		case err != nil:
-			return NapVain
+			return gosched.NapVain
 		case n == 0: // the time is up, or a signal came
 		case set[1].Revents != 0:
-			return NapBroken
+			return gosched.NapBroken
 		case set[0].Revents&unix.PollIn == 0: // an error, which Go's poller tells
-			return NapVain
+			return gosched.NapVain
 		case p.try():
-			return NapFound
+			return gosched.NapFound
 		}
 		if ctx.Err() != nil {
-			return NapBroken
+			return gosched.NapBroken
 		}
 		p.nap.Keep()
 	}
-	return NapVain
+	return gosched.NapVain
 }
 
 // dozeEnd takes the traces of a nap away.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/verbena-rdma/verbena/internal/gosched"
 	"github.com/verbena-rdma/verbena/internal/unix"
 )
 
@@ -96,7 +97,7 @@ func TestNap(t *testing.T) {
 		r.p.Kick()
 		parkWant(t, r.p, bg, 0, Kicked, nil)
 	}
-	if n := napping.Load(); n != 0 {
+	if n := gosched.Napping(); n != 0 {
 		t.Errorf("%d are in a nap", n)
 	}
 	parkWant(t, r.p, bg, time.Microsecond, Expired, nil) // a limit that is shorter than a nap
@@ -153,10 +154,10 @@ func TestNapEnds(t *testing.T) {
 	}
 	r.p.mu.Unlock()
 	start := time.Now()
-	until(t, func() bool { return time.Since(start) > 3*NapSlices*r.p.nap.slice })
+	until(t, func() bool { return time.Since(start) > 3*gosched.NapSlices*r.p.nap.slice })
 	unix.EventfdSignal(int(r.e))
 	ended(Found, nil)
-	if r.p.nap.naps() {
+	if r.p.nap.Wanted() {
 		t.Error("the next wait is expected to be short")
 	}
 }
@@ -184,7 +185,7 @@ func TestNapPlaces(t *testing.T) {
 
 // TestNapTurns: two goroutines wake each other as fast as they can; no wake-up is lost.
 func TestNapTurns(t *testing.T) {
-	a, b := newNapRig(t, NapSlice), newNapRig(t, NapSlice)
+	a, b := newNapRig(t, gosched.NapSlice), newNapRig(t, gosched.NapSlice)
 	const rounds = 2000
 	var wg sync.WaitGroup
 	turn := func(in, out *napRig) {

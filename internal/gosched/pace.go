@@ -1,4 +1,7 @@
-package wait
+// Package gosched is how goroutines that do not leave their thread to Go's scheduler live with it:
+// those that look for something again and again (Pace), those that call C for long (Pace.Keep), and
+// those that sleep in a system call of their own (Naps).
+package gosched
 
 import (
 	"runtime"

@@ -1,4 +1,4 @@
-package wait
+package gosched
 
 import (
 	"runtime"
@@ -43,6 +43,9 @@ var (
 	// look for an event.
 	napPlaces atomic.Int32
 )
+
+// Wanted says whether naps are expected to pay.
+func (n *Naps) Wanted() bool { return n.naps() }
 
 // Begin says whether the next sleep is to be a nap. If it is, End or Cancel must be called.
 func (n *Naps) Begin() bool {
@@ -109,6 +112,9 @@ func (n *Naps) Polled(took time.Duration, found bool) {
 		}
 	}
 }
+
+// Napping gives the number of naps in the process. It is for tests.
+func Napping() int { return int(napping.Load()) }
 
 // Prefer has the next sleeps be naps, as if naps had paid. It is for tests.
 func (n *Naps) Prefer() {
