@@ -2,25 +2,18 @@ package softroce
 
 import (
 	"context"
-	"fmt"
 	"testing"
 	"time"
 
 	"github.com/verbena-rdma/verbena/ib"
-	"github.com/verbena-rdma/verbena/internal/gosched"
 	"github.com/verbena-rdma/verbena/verbs/driver"
 )
 
-// sleepAsLeader starts a sleep of e that has the role of the reader, and begins with a nap or not.
-func sleepAsLeader(t *testing.T, e *end, ctx context.Context, nap bool) chan bool {
+// sleepAsLeader starts a sleep of e that has the role of the reader.
+func sleepAsLeader(t *testing.T, e *end, ctx context.Context) chan bool {
 	t.Helper()
 	for i := range 50 {
 		pingPong(t, e, 1+i%8) // leaves the role vacant
-		if ep := e.cq.from.Load(); ep != nil {
-			if ep.role.naps = (gosched.Naps{}); nap {
-				ep.role.naps.Prefer()
-			}
-		}
 		got := make(chan bool, 1)
 		go func() { got <- e.cq.Sleep(ctx) }()
 		for {
@@ -62,29 +55,27 @@ func TestSleep(t *testing.T) {
 			}
 		},
 	} {
-		for _, nap := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/nap=%v", what, nap), func(t *testing.T) {
-				t.Parallel()
-				e := echoed(t)
-				ctx, cancel := context.WithCancel(context.Background())
-				defer cancel()
-				got := sleepAsLeader(t, e, ctx, nap)
-				do(t, e, cancel)
-				select {
-				case <-got: // false: there is no socket any more
-				case <-time.After(10 * time.Second):
-					t.Fatal("still asleep")
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			e := echoed(t)
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			got := sleepAsLeader(t, e, ctx)
+			do(t, e, cancel)
+			select {
+			case <-got: // false: there is no socket any more
+			case <-time.After(10 * time.Second):
+				t.Fatal("still asleep")
+			}
+			if what == "answer" {
+				if _, ok, err := e.ch.Next(); ok || err != nil {
+					t.Errorf("an event was made: %v, %v", ok, err)
 				}
-				if what == "answer" {
-					if _, ok, err := e.ch.Next(); ok || err != nil {
-						t.Errorf("an event was made: %v, %v", ok, err)
-					}
-					if e.cq.ready.Load() != 1 {
-						t.Errorf("%d entries", e.cq.ready.Load())
-					}
+				if e.cq.ready.Load() != 1 {
+					t.Errorf("%d entries", e.cq.ready.Load())
 				}
-			})
-		}
+			}
+		})
 	}
 }
 
@@ -95,7 +86,7 @@ func TestSleepRefused(t *testing.T) {
 	if e.cq.Sleep(t.Context()) {
 		t.Error("slept on no socket")
 	}
-	got := sleepAsLeader(t, e, t.Context(), false)
+	got := sleepAsLeader(t, e, t.Context())
 	if e.cq.Sleep(t.Context()) {
 		t.Error("two slept")
 	}

@@ -78,7 +78,7 @@ func (e *endpoint) foreign() bool { return e.d.eps.foreign.Load() }
 func (e *endpoint) read() (int, error) {
 	if e.foreign() && runtime.GOMAXPROCS(0) > 1 {
 		if c, ok := e.conn.(netio.Blocking); ok {
-			return c.ReadBlocking(e.ms, -1)
+			return c.ReadBlocking(e.ms)
 		}
 	}
 	return e.conn.Read(e.ms)

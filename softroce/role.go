@@ -8,7 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/verbena-rdma/verbena/internal/gosched"
 	"github.com/verbena-rdma/verbena/internal/netio"
 	"github.com/verbena-rdma/verbena/internal/timers"
 )
@@ -30,7 +29,6 @@ import (
 // the level of the notifier interrupts it.
 type role struct {
 	conn    netio.Interruptible // nil: the role stays with the endpoint's goroutine
-	naps    gosched.Naps        // of a goroutine that waits for completions and has the role
 	state   atomic.Uint32
 	since   atomic.Int64  // when it became vacant
 	back    chan struct{} // cap 1: the endpoint's goroutine is to take the role
@@ -222,7 +220,7 @@ func (e *endpoint) lead(ctx context.Context, l *leader, until condition) (done b
 			e.handBack()
 			return false, nil
 		}
-		n, failed := e.sleep()
+		n, failed := e.conn.Read(e.ms)
 		l.at.Store(nil)
 		switch {
 		case failed == nil:
@@ -241,34 +239,6 @@ func (e *endpoint) lead(ctx context.Context, l *leader, until condition) (done b
 		e.vacate()
 	}
 	return true, err
-}
-
-// sleep reads for one who waits for completions. It begins with a nap if those before were short.
-func (e *endpoint) sleep() (int, error) {
-	r := &e.role
-	c, ok := e.conn.(netio.Blocking)
-	if !ok {
-		return e.conn.Read(e.ms)
-	}
-	if r.naps.Begin() {
-		for range gosched.NapSlices {
-			n, err := c.ReadBlocking(e.ms, gosched.NapSlice)
-			if n > 0 {
-				r.naps.End(gosched.NapFound)
-				return n, nil
-			}
-			if err != nil {
-				r.naps.End(gosched.NapBroken)
-				return n, err
-			}
-			r.naps.Keep()
-		}
-		r.naps.End(gosched.NapVain)
-	}
-	start := e.d.now()
-	n, err := e.conn.Read(e.ms)
-	r.naps.Polled(e.d.now()-start, err == nil)
-	return n, err
 }
 
 // progress handles what is in the socket for a goroutine that polls a queue, and goes on

@@ -5,7 +5,6 @@ import (
 	"net"
 	"os"
 	"sync"
-	"time"
 
 	"github.com/verbena-rdma/verbena/internal/unix"
 )
@@ -79,7 +78,7 @@ func (b *bell) free() {
 	}
 }
 
-func (c *batchConn) ReadBlocking(ms []Message, limit time.Duration) (int, error) {
+func (c *batchConn) ReadBlocking(ms []Message) (int, error) {
 	if len(ms) == 0 {
 		return 0, nil
 	}
@@ -92,26 +91,25 @@ func (c *batchConn) ReadBlocking(ms []Message, limit time.Duration) (int, error)
 	}
 	r.bell, r.slept = int32(fd), true
 	if err = r.begin(ms); err == nil {
-		c.hush()
-		err = r.block(limit)
+		err = r.block()
 	}
 	return r.end(err)
 }
 
-// block sleeps until there is something to read, and reads it, or until the time is over.
-func (r *receiver) block(limit time.Duration) error {
+// block sleeps until there is something to read, and reads it.
+func (r *receiver) block() error {
 	for {
 		r.fds = [2]unix.PollFD{{Fd: int32(r.c.fd), Events: unix.PollIn}, {Fd: r.bell, Events: unix.PollIn}}
-		n, err := unix.Poll(r.fds[:], limit)
-		switch {
-		case err != nil:
+		if _, err := unix.Poll(r.fds[:], -1); err != nil {
 			return err
-		case r.fds[1].Revents != 0:
+		}
+		if r.fds[1].Revents != 0 {
 			if r.c.closed.Load() {
 				return net.ErrClosed
 			}
 			return os.ErrDeadlineExceeded
-		case n > 0 && r.attempt(), n == 0 && limit >= 0:
+		}
+		if r.attempt() {
 			return nil
 		}
 	}

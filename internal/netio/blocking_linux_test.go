@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/verbena-rdma/verbena/internal/unix"
 )
@@ -21,7 +20,7 @@ func TestReadBlocking(t *testing.T) {
 	ms := []Message{{Buf: make([]byte, 0, 100)}}
 	got := make(chan error)
 	read := func() {
-		n, err := c.ReadBlocking(ms, -1)
+		n, err := c.ReadBlocking(ms)
 		if err == nil && (n != 1 || string(ms[0].Buf) != "hello") {
 			t.Errorf("%d messages, %q", n, ms[0].Buf)
 		}
@@ -64,12 +63,12 @@ func TestReadBlocking(t *testing.T) {
 		t.Errorf("interrupted while there was no bell: %v", err)
 	}
 	c.Resume()
-	if n, err := c.ReadBlocking(nil, -1); n != 0 || err != nil {
+	if n, err := c.ReadBlocking(nil); n != 0 || err != nil {
 		t.Errorf("no room: %d, %v", n, err)
 	}
 	go func() {
 		for {
-			_, err := c.ReadBlocking(ms, -1)
+			_, err := c.ReadBlocking(ms)
 			if errors.Is(err, net.ErrClosed) {
 				got <- err
 				return
@@ -81,7 +80,7 @@ func TestReadBlocking(t *testing.T) {
 		t.Error(err)
 	}
 	<-got
-	if _, err := c.ReadBlocking(ms, -1); !errors.Is(err, net.ErrClosed) {
+	if _, err := c.ReadBlocking(ms); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("closed: %v", err)
 	}
 	if err := c.Close(); !errors.Is(err, net.ErrClosed) {
@@ -89,43 +88,6 @@ func TestReadBlocking(t *testing.T) {
 	}
 	c.Interrupt()
 	c.Resume()
-}
-
-// With a limit a read gives nothing when the time is over, and what is there else; what comes is
-// not told to Go's poller, and the next Read sees it.
-func TestReadBlockingLimit(t *testing.T) {
-	t.Parallel()
-	a, err := Listen(netip.MustParseAddrPort("127.0.0.1:0"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer a.Close()
-	c := a.(*batchConn)
-	ms := []Message{{Buf: make([]byte, 0, 100)}}
-	for _, limit := range []time.Duration{0, time.Microsecond, time.Millisecond} {
-		if n, err := c.ReadBlocking(ms, limit); n != 0 || err != nil {
-			t.Errorf("nothing in %v: %d, %v", limit, n, err)
-		}
-		for _, read := range []func() (int, error){
-			func() (int, error) { return c.ReadBlocking(ms, limit) },
-			func() (int, error) { return c.Read(ms) },
-		} {
-			if !c.read.hushed.Load() {
-				t.Error("Go's poller looks at a socket that is read without it")
-			}
-			if _, err := c.Write([]Message{{Buf: []byte("hello"), Addr: a.LocalAddr()}}); err != nil {
-				t.Fatal(err)
-			}
-			if n, err := read(); n != 1 || err != nil || string(ms[0].Buf) != "hello" {
-				t.Errorf("%d, %v, %q", n, err, ms[0].Buf)
-			}
-		}
-		c.Interrupt()
-		if _, err := c.ReadBlocking(ms, limit); !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("interrupted: %v", err)
-		}
-		c.Resume()
-	}
 }
 
 // A socket that was interrupted before anybody slept is so when somebody does.
@@ -164,7 +126,7 @@ func TestReadBlockingDoesNotAllocate(t *testing.T) {
 		if _, err := c.Write(send); err != nil {
 			t.Fatal(err)
 		}
-		if n, err := c.ReadBlocking(ms, -1); n != 1 || err != nil {
+		if n, err := c.ReadBlocking(ms); n != 1 || err != nil {
 			t.Fatal(n, err)
 		}
 	}); n != 0 {

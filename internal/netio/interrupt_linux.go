@@ -24,15 +24,8 @@ func (c *batchConn) Hush() {
 		return
 	}
 	defer r.mu.Unlock()
-	if !c.closed.Load() {
-		c.hush()
-	}
-}
-
-// hush is Hush with c.read.mu held.
-func (c *batchConn) hush() {
-	if !c.read.hushed.Load() && c.readable.ask(c.fd, 0) == nil {
-		c.read.hushed.Store(true)
+	if !c.closed.Load() && c.readable.ask(c.fd, 0) == nil {
+		r.hushed.Store(true)
 	}
 }
 
