@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/verbena-rdma/verbena/cm"
@@ -44,6 +45,38 @@ func runServer(ctx context.Context, e *env, o *pingOptions, at netip.AddrPort) e
 	})
 }
 
+// portTries is how many free ports of RDMA are tried until TCP has the same one free.
+const portTries = 16
+
+// listen makes the listener, and one of TCP on the same port. If there is none for TCP it says so,
+// and gives nil.
+func (s *server) listen(ch *cm.EventChannel, at netip.AddrPort, tcp func(netip.AddrPort, *pingOptions) (*tcpServer, error)) (t *tcpServer, err error) {
+	for try := 1; ; try++ {
+		if s.ln, err = ch.NewID(ib.PortSpaceTCP); err != nil {
+			return nil, err
+		}
+		if err = s.ln.Bind(at); err == nil {
+			err = s.ln.Listen(0)
+		}
+		if err != nil {
+			return nil, errors.Join(err, s.ln.Close())
+		}
+		if !s.o.tcp {
+			return nil, nil
+		}
+		if t, err = tcp(s.ln.LocalAddr(), s.o); err == nil {
+			return t, nil
+		}
+		if at.Port() != 0 || try == portTries || !errors.Is(err, syscall.EADDRINUSE) {
+			fmt.Fprintf(s.e.stderr, "verbena ping: no TCP beside RDMA: %v\n", err)
+			return nil, nil
+		}
+		if err = s.ln.Close(); err != nil {
+			return nil, err
+		}
+	}
+}
+
 // run listens, calls ready, and serves until ctx ends.
 func (s *server) run(ctx context.Context, at netip.AddrPort, ready func(what string)) (err error) {
 	prov, what, err := provider()
@@ -59,23 +92,13 @@ func (s *server) run(ctx context.Context, at netip.AddrPort, ready func(what str
 		return err
 	}
 	defer s.w.close() // ends the sessions
-	if s.ln, err = ch.NewID(ib.PortSpaceTCP); err != nil {
+	t, err := s.listen(ch, at, listenTCP)
+	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.ln.Close()) }()
-	if err := s.ln.Bind(at); err != nil {
-		return err
-	}
-	if err := s.ln.Listen(0); err != nil {
-		return err
-	}
-	if s.o.tcp {
-		t, err := listenTCP(s.ln.LocalAddr(), s.o)
-		if err != nil {
-			fmt.Fprintf(s.e.stderr, "verbena ping: no TCP beside RDMA: %v\n", err)
-		} else {
-			defer t.close()
-		}
+	if t != nil {
+		defer t.close()
 	}
 	ready(what)
 	for {
