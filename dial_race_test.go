@@ -37,6 +37,7 @@ func TestDialRace(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := rdmatest.NewFabric(t, 0)
+				defer synctest.Wait() // the attempt that lost puts its things away
 				server, client := f.MultiHost(four, six), f.MultiHost(from4, from6)
 				ln, err := (&ListenConfig{Config: &Config{Provider: server}}).Listen(t.Context(), "rdma", ":7471")
 				if err != nil {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -153,7 +154,8 @@ func TestUpperRejects(t *testing.T) {
 	must(t, err)
 	defer l.Close()
 	for _, how := range []string{"reject", "close"} {
-		go func() {
+		var answer sync.WaitGroup
+		answer.Go(func() {
 			req, err := l.Accept(ctx)
 			if err != nil {
 				t.Error(err)
@@ -170,7 +172,7 @@ func TestUpperRejects(t *testing.T) {
 			if _, err := req.Accept(ctx, nil); !errors.Is(err, net.ErrClosed) {
 				t.Errorf("accept after %s: %v", how, err)
 			}
-		}()
+		})
 		r := w.resolve(ctx, l)
 		qp := w.create(r.CreateQP)
 		w.post(qp)
@@ -185,6 +187,7 @@ func TestUpperRejects(t *testing.T) {
 		if err := qp.PostRecv(verbs.Recv(1, w.mr.SGE(0, 1))); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("the queue pair was not closed: %v", err)
 		}
+		answer.Wait()
 	}
 	must(t, l.Close())
 	must(t, l.Close())

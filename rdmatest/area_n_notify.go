@@ -272,10 +272,10 @@ func manyEvents(t *tb) {
 	t.grace()
 	for range n {
 		cq, ok, err := ch.TryEvent()
-		t.ok(err, "fetch")
-		if !ok {
-			break
+		if !ok && err == nil {
+			cq, err = ch.Event(t.limit) // a machine may be slow
 		}
+		t.ok(err, "fetch")
 		if !want[cq] {
 			t.Error("event of a queue that has had its own")
 		}
