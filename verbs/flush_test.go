@@ -75,6 +75,37 @@ func TestC083_Flush(t *testing.T) {
 }
 
 // TestCause: the first one wins, but a flush is none if a better one follows.
+// TestFlushAfterWhatWasThere: a request that is posted in the error state completes behind what the
+// device had completed before, also of the other queue: who takes the first failure for the end
+// must have seen all that came.
+func TestFlushAfterWhatWasThere(t *testing.T) {
+	t.Parallel()
+	for _, post := range []string{"send", "recv"} {
+		r := newRig(t, nil)
+		qp, sqp, cq, _ := r.ready(verbs.QPConfig{})
+		r.recv(qp, 1)
+		r.send(qp, 2, ib.Signaled)
+		want := wcs{{1, success}, {3, flush}}
+		if post == "send" { // the queue of sends is empty, that of receives is not
+			sqp.CompleteSend(1, success)
+			r.want(r.poll(cq), wcs{{2, success}})
+			sqp.CompleteRecv(1, scripted.Received(8), false)
+		} else {
+			sqp.CompleteRecv(1, scripted.Received(8), false)
+			r.want(r.poll(cq), wcs{{1, success}})
+			sqp.CompleteSend(1, success)
+			want = wcs{{2, success}, {3, flush}}
+		}
+		r.move(qp, ib.StateError)
+		if post == "send" {
+			r.send(qp, 3, ib.Signaled)
+		} else {
+			r.recv(qp, 3)
+		}
+		r.want(r.poll(cq), want)
+	}
+}
+
 func TestCause(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)

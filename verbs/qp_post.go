@@ -392,9 +392,13 @@ func (qp *QP) flushSend(wr *SendWR) error {
 	return nil
 }
 
-// flushed completes what was posted in the error state, if it is its turn.
+// flushed completes what was posted in the error state, if it is its turn: behind what the device
+// has completed by now, of other queues as well, as if the device did it.
 func (qp *QP) flushed(cq *CQ, s *shadow) {
 	cq.mu.Lock()
+	if s.localNext() {
+		cq.keep()
+	}
 	cq.flushLocal(qp, s)
 	qp.staged = qp.staged || cq.staged.len() > 0
 	cq.mu.Unlock()
