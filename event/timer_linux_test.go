@@ -15,6 +15,7 @@ func TestTimer(t *testing.T) {
 	each(t, func(t *testing.T, b event.Backend) {
 		l := newLoop(t, event.Config{Backend: b})
 		order := &recorder{}
+		start := time.Now()
 		l.After(0, func() { order.add("now") })
 		late := l.After(2*time.Millisecond, func() { order.add("late") })
 		l.After(time.Millisecond, func() { order.add("soon") })
@@ -23,7 +24,6 @@ func TestTimer(t *testing.T) {
 		if !stopped.Stop() || stopped.Stop() {
 			t.Error("Stop of one that runs, then of one that does not")
 		}
-		start := time.Now()
 		until(t, l, "timers", func() bool { return len(order.log) == 3 })
 		if d := time.Since(start); d < time.Millisecond {
 			t.Errorf("too early, %v", d)
