@@ -74,7 +74,7 @@ func (p *Parker) Park(ctx context.Context, limit time.Duration) (Wake, error) {
 	if p.w != nil && p.try() { // with a descriptor the sleep begins with a look
 		return Found, nil
 	}
-	if p.nap.slice > 0 && (limit <= 0 || limit > p.nap.slice) {
+	if p.nap.slice > 0 && (limit <= 0 || limit > p.nap.most()) {
 		if why, done, err := p.doze(ctx); done {
 			return why, err
 		}

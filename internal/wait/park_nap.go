@@ -14,6 +14,9 @@ type nap struct {
 	gosched.Naps // of who is parked
 }
 
+// most is the longest time of a nap.
+func (n *nap) most() time.Duration { return gosched.NapSlices * n.slice }
+
 // Nap allows naps, for a notifier whose descriptor says what try can take: it is readable exactly
 // while try says true. It must be called before the first Park.
 func (p *Parker) Nap() {

@@ -21,7 +21,7 @@ func (p *Parker) doze(ctx context.Context) (why Wake, done bool, err error) {
 	if !p.nap.Wanted() {
 		return Kicked, false, nil
 	}
-	if end, ok := ctx.Deadline(); ok && time.Until(end) <= gosched.NapSlices*p.nap.slice || !p.nap.Begin() {
+	if end, ok := ctx.Deadline(); ok && time.Until(end) <= p.nap.most() || !p.nap.Begin() {
 		return Kicked, false, nil
 	}
 	if ok, err := p.dozeBegin(); !ok {

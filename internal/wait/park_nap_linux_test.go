@@ -124,6 +124,16 @@ func TestNap(t *testing.T) {
 	}
 }
 
+// TestNapLimit: a wait whose limit is within a nap, if beyond its first slice, has none.
+func TestNapLimit(t *testing.T) {
+	r := newNapRig(t, 10*time.Millisecond)
+	r.near()
+	parkWant(t, r.p, context.Background(), 15*time.Millisecond, Expired, nil)
+	if r.p.nap.made {
+		t.Error("there was a nap")
+	}
+}
+
 // TestNapContext: the end of a context is seen after a slice; with a deadline that is near the
 // sleep is in Go's poller, which keeps it to the microsecond.
 func TestNapContext(t *testing.T) {
@@ -154,7 +164,7 @@ func TestNapEnds(t *testing.T) {
 	}
 	r.p.mu.Unlock()
 	start := time.Now()
-	until(t, func() bool { return time.Since(start) > 3*gosched.NapSlices*r.p.nap.slice })
+	until(t, func() bool { return time.Since(start) > 3*r.p.nap.most() })
 	unix.EventfdSignal(int(r.e))
 	ended(Found, nil)
 	if r.p.nap.Wanted() {
