@@ -38,28 +38,30 @@ const (
 // both, and prints the median of the ratios and their range.
 func compare(rounds int, only string) error {
 	kernel := "VERBENA_PROVIDER=kernel"
-	us := func(test string, size, n int, events bool) func() (float64, error) {
+	us := func(test string, size, n int, wait string) func() (float64, error) {
 		return func() (float64, error) {
-			return ourPair(nil, kernel, guestAddr, options{test: test, size: size, n: n, depth: depthOf(test), events: events})
+			return ourPair(nil, kernel, guestAddr, options{test: test, size: size, n: n, depth: depthOf(test), wait: wait})
 		}
 	}
 	all := []*comparison{
 		{name: "2-byte SEND latency, polling, µs", target: "≤ 1.15",
-			ours: us(sendLat, 2, latCount, false), theirs: perftest("ib_send_lat", 4, "-s", "2", "-n", strconv.Itoa(latCount))},
-		{name: "2-byte SEND latency, events, µs", target: "≤ 1.0",
-			ours: us(sendLat, 2, latCount, true), theirs: perftest("ib_send_lat", 4, "-s", "2", "-n", strconv.Itoa(latCount), "-e")},
+			ours: us(sendLat, 2, latCount, polling), theirs: perftest("ib_send_lat", 4, "-s", "2", "-n", strconv.Itoa(latCount))},
+		{name: "2-byte SEND latency, adaptive : -e, µs", target: "≤ 1.0",
+			ours: us(sendLat, 2, latCount, adaptive), theirs: perftest("ib_send_lat", 4, "-s", "2", "-n", strconv.Itoa(latCount), "-e")},
+		{name: "2-byte SEND latency, asleep : -e, µs", target: "≤ 1.0",
+			ours: us(sendLat, 2, latCount, asleep), theirs: perftest("ib_send_lat", 4, "-s", "2", "-n", strconv.Itoa(latCount), "-e")},
 		{name: "64 KiB SEND, MiB/s", target: "≥ 0.95",
-			ours: us(sendBW, 65536, bulkCount, false), theirs: perftest("ib_send_bw", 3, "-s", "65536", "-n", strconv.Itoa(bulkCount))},
+			ours: us(sendBW, 65536, bulkCount, polling), theirs: perftest("ib_send_bw", 3, "-s", "65536", "-n", strconv.Itoa(bulkCount))},
 		{name: "64 KiB WRITE, MiB/s", target: "≥ 0.95",
-			ours: us(writeBW, 65536, bulkCount, false), theirs: perftest("ib_write_bw", 3, "-s", "65536", "-n", strconv.Itoa(bulkCount))},
+			ours: us(writeBW, 65536, bulkCount, polling), theirs: perftest("ib_write_bw", 3, "-s", "65536", "-n", strconv.Itoa(bulkCount))},
 		{name: "64 KiB READ, MiB/s", target: "≥ 0.95",
-			ours: us(readBW, 65536, bulkCount, false), theirs: perftest("ib_read_bw", 3, "-s", "65536", "-n", strconv.Itoa(bulkCount))},
-		{name: "64 KiB WRITE, embedded : rxe, MiB/s, events", target: "≥ 2",
+			ours: us(readBW, 65536, bulkCount, polling), theirs: perftest("ib_read_bw", 3, "-s", "65536", "-n", strconv.Itoa(bulkCount))},
+		{name: "64 KiB WRITE, embedded : rxe, MiB/s, asleep", target: "≥ 2",
 			ours: func() (float64, error) {
 				return ourPair([]string{"ip", "netns", "exec", "perf"}, "VERBENA_PROVIDER=soft", "127.0.0.1",
-					options{test: writeBW, size: 65536, n: bulkCount, depth: 128, events: true})
+					options{test: writeBW, size: 65536, n: bulkCount, depth: 128, wait: asleep})
 			},
-			theirs: us(writeBW, 65536, bulkCount, true)},
+			theirs: us(writeBW, 65536, bulkCount, asleep)},
 	}
 	sockets := func(network string, o options) func() (float64, error) {
 		return func() (float64, error) {
@@ -69,16 +71,16 @@ func compare(rounds int, only string) error {
 	}
 	lat := options{test: sockLat, size: 64, n: latCount, depth: 1}
 	bulk := options{test: sockBW, size: 65536, n: 3, depth: 1000}
-	asleep := func(o options) options { o.events = true; return o }
-	polling := func(o options) options { o.spin = true; return o }
+	waiting := func(o options, wait string) options { o.wait = wait; return o }
 	all = append(all,
-		&comparison{name: "64-byte stream, polling : rstream, µs", target: "≤ 0.95", ours: sockets("rdma", polling(lat)), theirs: rstream(lat)},
-		&comparison{name: "64-byte stream, adaptive : rstream, µs", target: "≤ 0.95", ours: sockets("rdma", lat), theirs: rstream(lat)},
-		&comparison{name: "64-byte stream, asleep : rstream -T b, µs", target: "≤ 0.95", ours: sockets("rdma", asleep(lat)), theirs: rstream(lat, "-T", "b")},
-		&comparison{name: "64 KiB stream, polling : rstream, MiB/s", target: "≥ 1.1", ours: sockets("rdma", polling(bulk)), theirs: rstream(bulk)},
-		&comparison{name: "64 KiB stream, asleep : rstream -T b, MiB/s", target: "≥ 1.1", ours: sockets("rdma", asleep(bulk)), theirs: rstream(bulk, "-T", "b")},
-		&comparison{name: "64-byte stream : TCP on the same interface, µs", target: "stated", ours: sockets("rdma", asleep(lat)), theirs: sockets("tcp", lat)},
-		&comparison{name: "64 KiB stream : TCP on the same interface, MiB/s", target: "stated", ours: sockets("rdma", asleep(bulk)), theirs: sockets("tcp", bulk)},
+		&comparison{name: "64-byte stream, polling : rstream, µs", target: "≤ 0.95", ours: sockets("rdma", waiting(lat, polling)), theirs: rstream(lat)},
+		&comparison{name: "64-byte stream, adaptive : rstream, µs", target: "≤ 0.95", ours: sockets("rdma", waiting(lat, adaptive)), theirs: rstream(lat)},
+		&comparison{name: "64-byte stream, adaptive : rstream -T b, µs", target: "≤ 0.95", ours: sockets("rdma", waiting(lat, adaptive)), theirs: rstream(lat, "-T", "b")},
+		&comparison{name: "64-byte stream, asleep : rstream -T b, µs", target: "≤ 0.95", ours: sockets("rdma", waiting(lat, asleep)), theirs: rstream(lat, "-T", "b")},
+		&comparison{name: "64 KiB stream, polling : rstream, MiB/s", target: "≥ 1.1", ours: sockets("rdma", waiting(bulk, polling)), theirs: rstream(bulk)},
+		&comparison{name: "64 KiB stream, asleep : rstream -T b, MiB/s", target: "≥ 1.1", ours: sockets("rdma", waiting(bulk, asleep)), theirs: rstream(bulk, "-T", "b")},
+		&comparison{name: "64-byte stream : TCP on the same interface, µs", target: "stated", ours: sockets("rdma", waiting(lat, asleep)), theirs: sockets("tcp", lat)},
+		&comparison{name: "64 KiB stream : TCP on the same interface, MiB/s", target: "stated", ours: sockets("rdma", waiting(bulk, asleep)), theirs: sockets("tcp", bulk)},
 	)
 	all = slices.DeleteFunc(all, func(c *comparison) bool { return !strings.Contains(c.name, only) })
 	if out, err := exec.Command("sh", "-c", "ip netns add perf && ip -n perf link set lo up").CombinedOutput(); err != nil {
@@ -142,7 +144,7 @@ func ourPair(wrap []string, env, addr string, o options) (float64, error) {
 	at := addr + ":18600"
 	start := func(role string) (*exec.Cmd, io.ReadCloser, error) {
 		args := append(append([]string{}, wrap...), self, role, at, "-test", o.test, "-size", strconv.Itoa(o.size), "-n", strconv.Itoa(o.n),
-			"-depth", strconv.Itoa(o.depth), "-events="+strconv.FormatBool(o.events), "-spin="+strconv.FormatBool(o.spin), "-network", cmp.Or(o.network, "rdma"))
+			"-depth", strconv.Itoa(o.depth), "-wait", cmp.Or(o.wait, polling), "-network", cmp.Or(o.network, "rdma"))
 		cmd := exec.Command(args[0], args[1:]...)
 		cmd.Env = append(os.Environ(), env)
 		cmd.Stderr = os.Stderr

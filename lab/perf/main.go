@@ -27,9 +27,8 @@ type options struct {
 	test    string
 	size    int
 	n       int
-	depth   int // of the send queue; of sockets, messages in a row
-	events  bool
-	spin    bool   // of sockets: poll, without end
+	depth   int    // of the send queue; of sockets, messages in a row
+	wait    string // how an end waits
 	network string // of sockets: rdma or tcp
 }
 
@@ -39,6 +38,13 @@ const (
 	sendBW  = "send_bw"
 	writeBW = "write_bw"
 	readBW  = "read_bw"
+)
+
+// How an end waits.
+const (
+	polling  = "poll"     // looks until there is something
+	asleep   = "sleep"    // sleeps until it is told
+	adaptive = "adaptive" // looks for a while if that has paid, and then sleeps
 )
 
 const (
@@ -63,8 +69,7 @@ func main() {
 	flag.IntVar(&o.size, "size", 2, "bytes of a message")
 	flag.IntVar(&o.n, "n", 1000, "messages")
 	flag.IntVar(&o.depth, "depth", 128, "requests outstanding")
-	flag.BoolVar(&o.events, "events", false, "sleep instead of polling")
-	flag.BoolVar(&o.spin, "spin", false, "sockets: poll, instead of adaptive waiting")
+	flag.StringVar(&o.wait, "wait", polling, "poll, sleep or adaptive")
 	flag.Parse()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
@@ -105,6 +110,7 @@ type end struct {
 	wc     [16]verbs.WC
 	ctx    context.Context
 	remote ib.Remote
+	wr     [1]verbs.SendWR // the request that is posted again and again
 }
 
 func (e *end) open(d *verbs.Device, create func(*verbs.PD, verbs.QPConfig) (*verbs.QP, error)) error {
@@ -117,6 +123,10 @@ func (e *end) open(d *verbs.Device, create func(*verbs.PD, verbs.QPConfig) (*ver
 	}
 	if e.rcq, err = d.CreateCQ(recvDepth+8, nil); err != nil {
 		return err
+	}
+	if e.o.wait == adaptive {
+		e.scq.SetSpin(verbs.Adaptive)
+		e.rcq.SetSpin(verbs.Adaptive)
 	}
 	if e.mr, err = pd.Alloc(2*e.o.size, ib.LocalWrite|ib.RemoteWrite|ib.RemoteRead); err != nil {
 		return err
@@ -143,34 +153,39 @@ func (e *end) open(d *verbs.Device, create func(*verbs.PD, verbs.QPConfig) (*ver
 	return nil
 }
 
-// post posts the next request of the test.
-func (e *end) post() error {
-	var f ib.SendFlags
-	if (e.sent+1)%signal == 0 || e.sent+1 == e.o.n || e.o.test == sendLat {
-		f = ib.Signaled
-	}
+// prepare makes the request of the test, which only its number and its flags tell from the next.
+func (e *end) prepare() {
 	l := e.mr.SGE(0, e.o.size)
-	var wr verbs.SendWR
 	switch e.o.test {
 	case writeBW:
-		wr = verbs.Write(uint64(e.sent), e.remote, l, f)
+		e.wr[0] = verbs.Write(0, e.remote, l, 0)
 	case readBW:
-		wr = verbs.Read(uint64(e.sent), e.remote, l, f)
+		e.wr[0] = verbs.Read(0, e.remote, l, 0)
 	default:
-		if e.o.test == sendLat && e.o.size <= inline {
-			f |= ib.Inline
-		}
-		wr = verbs.Send(uint64(e.sent), l, f)
+		e.wr[0] = verbs.Send(0, l, 0)
+	}
+}
+
+// post posts the next request of the test.
+func (e *end) post() error {
+	wr := &e.wr[0]
+	wr.ID, wr.Flags = uint64(e.sent), 0
+	if (e.sent+1)%signal == 0 || e.sent+1 == e.o.n || e.o.test == sendLat {
+		wr.Flags |= ib.Signaled
+	}
+	if e.o.test == sendLat && e.o.size <= inline {
+		wr.Flags |= ib.Inline
 	}
 	e.sent++
-	return e.qp.PostSend(wr)
+	_, err := e.qp.PostSendList(e.wr[:])
+	return err
 }
 
 // poll waits for completions and gives the number of those before the first that failed. Who does
 // not sleep does nothing but look, as perftest does.
 func (e *end) poll(cq *verbs.CQ) (n int, err error) {
 	for n == 0 && err == nil {
-		if e.o.events {
+		if e.o.wait != polling {
 			n, err = cq.Wait(e.ctx, e.wc[:])
 		} else {
 			n, err = cq.Poll(e.wc[:])
@@ -213,6 +228,7 @@ func runServer(ctx context.Context, addr string, o *options) error {
 		return err
 	}
 	defer conn.Close()
+	e.prepare()
 	switch o.test {
 	case sendLat:
 		_, err = e.pingPong(false)
@@ -251,6 +267,7 @@ func runClient(ctx context.Context, addr string, o *options) error {
 	if e.remote, _, err = ib.ConsumeRemote(conn.Private()); err != nil {
 		return err
 	}
+	e.prepare()
 	if o.test == sendLat {
 		typical, err := e.pingPong(true)
 		if err != nil {

@@ -6,23 +6,23 @@ import (
 )
 
 // pingPong exchanges messages one at a time and gives the median of half a round trip, as
-// perftest's t_typical. What can wait is done while the message is on its way: receives are
-// posted again then, in batches, and only as many as there will be messages. Who polls takes the
-// completion of the send meanwhile; who sleeps takes it with the answer, when it is there, and
-// so sleeps once for each message.
+// perftest's t_typical. What can wait is done while the message is on its way: the time is taken
+// then, and receives are posted again, in batches, and only as many as there will be messages. Who
+// polls takes the completion of the send meanwhile; who sleeps takes it with the answer, when it is
+// there, and so sleeps once for each message.
 func (e *end) pingPong(first bool) (time.Duration, error) {
 	times := make([]time.Duration, 0, e.o.n)
-	var last time.Time
+	start, last := time.Now(), time.Duration(0)
 	for i := range e.o.n {
 		if first {
-			now := time.Now()
-			if i > 0 {
-				times = append(times, now.Sub(last))
-			}
-			last = now
 			if err := e.say(i); err != nil {
 				return 0, err
 			}
+			now := time.Since(start)
+			if i > 0 {
+				times = append(times, now-last)
+			}
+			last = now
 		}
 		n, err := e.poll(e.rcq)
 		if err != nil {
@@ -44,7 +44,7 @@ func (e *end) pingPong(first bool) (time.Duration, error) {
 
 // say sends the i-th message, and does what there is to do until it is answered.
 func (e *end) say(i int) error {
-	if e.o.events && i > 0 {
+	if e.o.wait != polling && i > 0 {
 		if _, err := e.poll(e.scq); err != nil { // of the message before
 			return err
 		}
@@ -55,7 +55,7 @@ func (e *end) say(i int) error {
 	if err := e.refill(); err != nil {
 		return err
 	}
-	if e.o.events {
+	if e.o.wait != polling {
 		return nil
 	}
 	_, err := e.poll(e.scq)

@@ -39,10 +39,10 @@ func (o *options) burst() int {
 }
 
 func (o *options) config() *rdma.Config {
-	switch {
-	case o.events:
+	switch o.wait {
+	case asleep:
 		return &rdma.Config{Spin: verbs.Sleep}
-	case o.spin:
+	case polling:
 		return &rdma.Config{Spin: verbs.SpinFor(time.Second)}
 	}
 	return &rdma.Config{Spin: verbs.Adaptive}
