@@ -38,6 +38,8 @@ var (
 	slow = machine{net: 5 * us, work: 5 * us, wake: 40 * us}
 	// dear is one on which to be woken costs twenty times what a message does: 880 µs, and 80.
 	dear = machine{net: 20 * us, work: 20 * us, wake: 400 * us}
+	// guest is emulated, where all takes longer, to be woken above all: 286 µs, and 46.
+	guest = machine{net: 15 * us, work: 8 * us, wake: 120 * us}
 	// near is one process, in which the scheduler needs no other thread: 24 µs, and 16.
 	near = machine{net: 7 * us, work: us, wake: 4 * us}
 )
@@ -164,6 +166,9 @@ func TestPingPong(t *testing.T) {
 		{"dear, seldom busy", dear.busy(10 * time.Millisecond), nil, 1, 0.7},
 		{"dear, busy", dear.busy(2 * time.Millisecond), nil, 1.1, 1.1},
 		{"dear, very busy", dear.busy(200 * us), nil, 1.1, 1.1},
+		{"guest, uneven", guest.uneven(0.01), nil, 0.8, 0.55},
+		{"guest, seldom busy", guest.busy(5 * time.Millisecond), nil, 1.05, 0.55},
+		{"guest, busy", guest.busy(time.Millisecond), nil, 1.2, 1.1},
 		{"together, one ahead", free.together(), ahead(50), 1.1, 1.02},
 		{"together, near", near.together(), nil, 0.7, 0.7},
 		{"seldom busy", free.busy(10 * time.Millisecond), nil, 0.7, 0.7},

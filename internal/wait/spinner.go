@@ -12,7 +12,9 @@ import "time"
 // it was shorter than that, or costs what it was longer, as the processor was with others;
 // one in vain costs its time. It goes on while the account of all that is not empty. When it
 // is, the next try comes after a number of waits that doubles as long as trying does not
-// pay, and not before the loss is a small share of the time.
+// pay, and not before the loss is a small share of the time. But a share of what has been earned
+// is for tries that do not pay: after a mishap, in which one end stops and the other goes on, the
+// two soon spin together again.
 //
 // Looking pays most if both ends look, and may be a loss if one does, as the other may then be
 // woken later. Who looks alone learns the wrong thing. So tries begin at multiples of a
@@ -36,6 +38,7 @@ type Spinner struct {
 	far     int           // waits for something far, one after the other
 	account time.Duration // at most accountMost budgets
 	phase   time.Duration // earned since on
+	credit  time.Duration // what phases that have paid left for tries that do not
 	pace    time.Duration // mean time of the answers within reach; 0: not known
 	dev     time.Duration // mean deviation from that
 	slept   time.Duration // mean time of waits without a spin for what is about within reach; 0: not known
@@ -66,6 +69,8 @@ const (
 	unsettled   = 2    // but for the first, in which the other end may spin still
 	reachable   = 2    // a wait of up to so many budgets is one that a spin could have found
 	outlier     = 4    // times the mean is what counts of one that takes longer
+	creditShare = 8    // so much of what a phase earns is for later tries that do not pay
+	creditMost  = 16   // and at most as much as so many of them
 	farMost     = 2    // waits for something far, one after the other, until it sleeps
 	leastPeriod = 4    // after a phase that has paid
 	firstPeriod = 64   // after the first that has not
@@ -225,7 +230,12 @@ func (s *Spinner) book(gain, worth time.Duration) {
 	s.on = false
 	switch {
 	case s.phase > 0:
+		s.credit = min(s.credit+s.phase/creditShare, creditMost*tryWaits*s.reach())
 		s.period = leastPeriod
+	case s.credit+s.phase > 0:
+		s.credit += s.phase
+		s.period, s.rest = leastPeriod, 0
+		return
 	case s.period == samples && -gain > 2*s.max:
 		// Who loses the processor in the first try of all may have had bad luck: a program that
 		// starts has other things to do. The second is without delay.
