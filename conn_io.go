@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"errors"
 	"io"
 	"net"
 	"sync"
@@ -56,6 +57,10 @@ func (c *Conn) TryRead(p []byte) (int, error) {
 	return n, c.fail("read", err)
 }
 
+// errMemory: the machine names memory that it does not have, which must not be. A read that
+// went on would never end, and it holds mu.
+var errMemory = errors.New("rdma: received data without memory")
+
 // read takes what is there. mu is held.
 func (c *Conn) read(p []byte) (n int, err error) {
 	if len(p) == 0 && !c.closed {
@@ -76,6 +81,11 @@ func (c *Conn) read(p []byte) (n int, err error) {
 			return 0, ended(err)
 		}
 		m := copy(p[n:], c.e.Bytes(loc))
+		if m == 0 {
+			c.e.Fail(errMemory)
+			c.settle(nil)
+			return n, ended(errMemory)
+		}
 		c.e.Consume(m)
 		n += m
 	}

@@ -154,10 +154,17 @@ func (e *Engine) arrived(b buffer, off, n uint32, last bool) {
 	in := &e.in
 	in.total += uint64(n)
 	if e.end.readClosed || e.end.peerFin {
-		if last {
-			e.release(b)
-		}
 		in.eaten += uint64(n)
+		if !last {
+			return
+		}
+		if in.count > 0 {
+			if s := in.span(in.count - 1); s.buf == b {
+				s.last = true // unread data from before the end lie there as well
+				return
+			}
+		}
+		e.release(b)
 		return
 	}
 	if in.count > 0 {

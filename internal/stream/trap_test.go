@@ -288,6 +288,69 @@ func TestTrap09_DataAfterEnd(t *testing.T) {
 	}
 }
 
+// TestTrap09_BufferOfTheEnd: data after the end may fill the buffer in which the last data of
+// before still lie. It is not free before those are read: it is not advertised again, and
+// its region does not go back.
+func TestTrap09_BufferOfTheEnd(t *testing.T) {
+	t.Parallel()
+	for _, w := range []uint32{controlShutdown, controlDisconnect} {
+		s := one(t, Compatible, func(c *pairConfig) { c.recvCount[0] = 4 })
+		s.word(makeWord(wordData, 5), 5)
+		s.word(makeWord(wordControl, w), 0)
+		loc, _ := s.e.Peek()
+		s.sq = nil
+		for i := range 6 {
+			n := 512
+			if i == 0 {
+				n -= 5
+			}
+			if s.e.c.toldN == 0 { // after DISCONNECT there are no new buffers
+				break
+			}
+			s.word(makeWord(wordData, uint32(n)), n)
+			for _, op := range s.sq {
+				if word(op.Imm).op() == wordCredit && op.DataN == sglLen && binary.LittleEndian.Uint64(op.Data[:]) == s.hello.BufAddr {
+					t.Fatalf("control %d: the buffer of unread data is advertised again", w)
+				}
+			}
+		}
+		if again, err := s.e.Peek(); again != loc || err != nil || s.e.Err() != nil {
+			t.Errorf("control %d: %+v became %+v, %v, %v", w, loc, again, err, s.e.Err())
+		}
+		free := len(s.e.in.regions[0].free)
+		s.e.Consume(5)
+		if _, err := s.e.Peek(); err != io.EOF || len(s.e.in.regions[0].free) != free+1 {
+			t.Errorf("control %d: %v, %d free buffers, and %d before the data were read", w, err, len(s.e.in.regions[0].free), free)
+		}
+	}
+	// The same in memory that was lent.
+	s := one(t, Compatible, nil)
+	r := s.lendMemory(1024, 2)
+	s.pump()
+	for s.e.c.told[s.e.c.toldHead].region != 1 {
+		s.word(makeWord(wordData, 512), 512)
+		s.e.Consume(512)
+		s.pump()
+	}
+	s.word(makeWord(wordData, 5), 5)
+	*s.now += 2 * time.Second
+	s.e.Advance(*s.now)
+	s.pump()
+	s.word(makeWord(wordControl, controlShutdown), 0)
+	s.word(makeWord(wordData, 1019), 1019)
+	for s.e.c.told[s.e.c.toldHead].region == 1 {
+		s.word(makeWord(wordData, 1024), 1024)
+	}
+	if loc, err := s.e.Peek(); loc.Region != r || loc.Len != 5 || err != nil || s.regions != 1 {
+		t.Fatalf("%+v, %v, %d regions lent", loc, err, s.regions)
+	}
+	s.e.Consume(5)
+	s.pump()
+	if _, err := s.e.Peek(); err != io.EOF || s.regions != 0 || s.e.Err() != nil {
+		t.Errorf("%v, %d regions lent, %v", err, s.regions, s.e.Err())
+	}
+}
+
 // TestTrap10_HalfClosedGrants: after the peer's SHUTDOWN credits and buffers still go both
 // ways; CloseRead alone sends nothing.
 func TestTrap10_HalfClosedGrants(t *testing.T) {
