@@ -19,7 +19,9 @@ type Config struct {
 	// idle connection holds a few KiB; the rest is taken when it is needed and given back.
 	// Zero: 512 KiB and 1 MiB; 256 KiB to receive from C programs. At most 64 MiB;
 	// below 4 KiB they are 4 KiB, and they are rounded up to pages. As the peer's RecvBuf
-	// bounds what is on its way, raise both for long fast paths.
+	// bounds what is on its way, raise both for long fast paths. Between two Verbenas what is
+	// held to be read is in messages of up to 64 KiB, so RecvQueue bounds it as well: to
+	// RecvQueue − 12 of them, and to 499.
 	SendBuf, RecvBuf int
 
 	// SendQueue and RecvQueue are the messages that may be outstanding. Zero: 16 and 32

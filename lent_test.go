@@ -16,14 +16,17 @@ func TestLent(t *testing.T) {
 	for _, c := range []struct {
 		compatible  bool
 		recvBuf     int
+		recvQueue   int
 		first, lent int // bytes
 	}{
-		{true, 0, 16 << 10, 256 << 10}, {true, 4 << 10, 4 << 10, 0}, {true, 64 << 10, 16 << 10, 64 << 10}, {true, 1 << 20, 16 << 10, 1 << 20}, {true, 16 << 20, 16 << 10, 8 << 20},
-		{false, 0, 0, 1 << 20}, {false, 4 << 10, 0, 0}, {false, 64 << 10, 0, 64 << 10}, {false, 16 << 20, 0, 20 * 64 << 10},
+		{true, 0, 0, 16 << 10, 256 << 10}, {true, 4 << 10, 0, 4 << 10, 0}, {true, 64 << 10, 0, 16 << 10, 64 << 10}, {true, 1 << 20, 0, 16 << 10, 1 << 20},
+		{true, 16 << 20, 0, 16 << 10, 8 << 20},
+		{false, 0, 0, 0, 1 << 20}, {false, 4 << 10, 0, 0, 0}, {false, 64 << 10, 0, 0, 64 << 10}, {false, 16 << 20, 0, 0, 20 * 64 << 10},
+		{false, 64 << 20, 4096, 0, 499 * 64 << 10}, // the counters of the protocol
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			fabric := rdmatest.NewFabric(t, 0)
-			cfg := &Config{Provider: fabric.Host(netip.MustParseAddr("10.0.0.1")), Compatible: c.compatible, RecvBuf: c.recvBuf}
+			cfg := &Config{Provider: fabric.Host(netip.MustParseAddr("10.0.0.1")), Compatible: c.compatible, RecvBuf: c.recvBuf, RecvQueue: c.recvQueue}
 			ln, err := (&ListenConfig{Config: cfg}).Listen(t.Context(), "rdma", "10.0.0.1:7471")
 			if err != nil {
 				t.Fatal(err)

@@ -207,7 +207,7 @@ func (h *half) engine(mode stream.Mode, peer *stream.Hello) (*stream.Engine, err
 		KeepAlive: c.opts.keepAlive, Linger: longLinger, NoDelay: true, Now: now(),
 	}
 	c.mem.first = c.mem.base
-	c.mem.most = h.recvQ - baseCredits
+	c.mem.most = min(h.recvQ, stream.MaxOutstanding) - baseCredits
 	if mode == stream.Compatible {
 		cfg.Recv, cfg.Table = h.ringMemory, h.table
 		c.mem.first = c.mem.ring

@@ -111,7 +111,7 @@ func (e *Engine) newVerbena() error {
 	case cfg.RecvQueue < cfg.Posted:
 		return bad("RecvQueue", "%d is below Posted (%d)", cfg.RecvQueue, cfg.Posted)
 	}
-	cfg.RecvQueue = min(cfg.RecvQueue, maxOutstanding)
+	cfg.RecvQueue = min(cfg.RecvQueue, MaxOutstanding)
 	v := &verbena{
 		Engine: e,
 		limit:  uint32(y.Credits),
@@ -260,8 +260,8 @@ func (v *verbena) checked(w vword, a Arrival, b buffer) bool {
 	v.before = v.limit
 	v.acked += ack
 	v.limit += more
-	if d := v.limit - v.acked; d > maxOutstanding {
-		v.protocolLimit("more receives than counters can tell", a.Imm, uint64(d), maxOutstanding)
+	if d := v.limit - v.acked; d > MaxOutstanding {
+		v.protocolLimit("more receives than counters can tell", a.Imm, uint64(d), MaxOutstanding)
 		return false
 	}
 	if v.acked == v.seq {

@@ -30,9 +30,9 @@ const (
 
 const (
 	counterMod = 1 << 10
-	// maxOutstanding messages are between what was sent and what was taken, so that
+	// MaxOutstanding messages, or fewer, are between what was sent and what was taken, so that
 	// counters modulo 1024 have one meaning.
-	maxOutstanding = counterMod/2 - 1
+	MaxOutstanding = counterMod/2 - 1
 )
 
 func makeVword(kind, value, ack, credit uint32) vword {
@@ -57,5 +57,5 @@ func (w vword) String() string {
 // advance gives by how much the counter c is ahead of n, and false if it is behind.
 func advance(c uint32, n uint32) (uint32, bool) {
 	d := (c - n) % counterMod
-	return d, d <= maxOutstanding
+	return d, d <= MaxOutstanding
 }
