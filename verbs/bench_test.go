@@ -84,6 +84,18 @@ func BenchmarkPost(b *testing.B) {
 			}
 		}
 	})
+	b.Run("inline", func(b *testing.B) {
+		qp, sqp, cq, _ := r.ready(verbs.QPConfig{MaxSendWR: 64, MaxInline: 64})
+		sqp.Auto()
+		for b.Loop() {
+			if err := qp.PostSend(verbs.Send(1, l, ib.Signaled|ib.Inline)); err != nil {
+				b.Fatal(err)
+			}
+			if n, err := cq.Poll(dst[:1]); n != 1 || err != nil {
+				b.Fatal(n, err)
+			}
+		}
+	})
 	b.Run("fails, PD", func(b *testing.B) {
 		pd, err := r.dev.AllocPD()
 		r.ok(err)

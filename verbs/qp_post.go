@@ -354,7 +354,12 @@ func (qp *QP) inline(dst []byte, wr *SendWR) ([]byte, error) {
 		if int(l.len) > limit-len(dst) {
 			return dst, ErrInlineSize
 		}
-		dst = append(dst, l.mr.b[off:off+uint64(l.len)]...)
+		m := l.mr.self
+		if !m.enter() { // Close frees the memory, and waits for who copies
+			return dst, ErrClosed
+		}
+		dst = append(dst, m.b[off:off+uint64(l.len)]...)
+		m.leave()
 	}
 	return dst, nil
 }
