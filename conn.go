@@ -229,8 +229,8 @@ func (c *Conn) settle(self *waiter) (woken int) {
 // finish notes that the machine is at its end, and has the queue pair closed. mu is held.
 func (c *Conn) finish() {
 	c.over = true
-	if err := c.e.Err(); err != stream.ErrAborted { // which is Close
-		c.cause = ended(err)
+	if !c.closed { // what happens to an end that the program wants is no news
+		c.cause = ended(c.e.Err())
 	}
 	if !c.closed && c.cm != nil {
 		go c.teardown()

@@ -2,14 +2,13 @@ package rdma
 
 import (
 	"net"
-	"time"
 
 	"github.com/verbena-rdma/verbena/internal/stream"
 )
 
 // Close ends the connection. What was written is delivered first: Close waits until the
 // peer's side has taken it and knows of the end, at most Config.Linger (5 s); a peer that
-// takes longer sees a reset. Calls that block fail with net.ErrClosed at once. A second
+// takes longer sees a reset, of which it is told within one more second. Calls that block fail with net.ErrClosed at once. A second
 // call gives an error, as with TCP.
 //
 // Unread bytes are thrown away. When Close has returned, the device uses no memory of the
@@ -55,45 +54,19 @@ func (c *Conn) Close() error {
 	return nil
 }
 
-// farewell says good-bye to the peer, and waits for its answer. mu is held, and given up
-// meanwhile.
+// farewell says good-bye to the peer, and waits for its answer. The machine has the time: if
+// that is over it resets the connection, and the last word of that has a time of its own. mu
+// is held, and given up meanwhile.
 func (c *Conn) farewell() {
-	t := now()
-	limit := c.opts.linger
-	if limit < 0 {
-		c.e.Abort(t, stream.Reset)
-		limit = resetTime
+	if c.opts.linger < 0 {
+		c.e.Abort(now(), stream.Reset)
 	} else {
-		c.e.Close(t)
+		c.e.SetLinger(c.opts.linger)
+		c.e.Close(now())
 	}
 	c.settle(nil)
-	if c.over {
-		return
-	}
-	timer := time.AfterFunc(limit, c.onLinger)
 	for !c.over {
 		c.pause(&c.cl)
-	}
-	timer.Stop()
-}
-
-// resetTime is how long the last word of a reset may take.
-const resetTime = time.Second
-
-// onLinger ends a farewell that takes too long.
-func (c *Conn) onLinger() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.over {
-		return
-	}
-	c.e.Abort(now(), stream.Lingered)
-	c.settle(nil)
-	if !c.over {
-		c.finish() // enough: the queue pair is closed, and the connection manager tells the peer
-	}
-	if c.cl != nil {
-		c.hub.wake(c.cl, nil)
 	}
 }
 

@@ -21,9 +21,6 @@ func keepAlive(d time.Duration) stream.KeepAlive {
 	return stream.KeepAlive{Idle: d, Interval: max(d/probeCount, time.Millisecond), Count: probeCount}
 }
 
-// longLinger leaves the time of Close to Close.
-const longLinger = 24 * time.Hour
-
 // option runs f unless the connection is closed.
 func (c *Conn) option(f func() error) error {
 	c.mu.Lock()

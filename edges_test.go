@@ -15,6 +15,7 @@ import (
 
 	rdma "github.com/verbena-rdma/verbena"
 	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/rdmatest"
 	"github.com/verbena-rdma/verbena/softroce"
 )
 
@@ -238,6 +239,22 @@ func TestTraceClosed(t *testing.T) {
 			l.fabric.Cut(serverAddr, clientAddr)
 			c.SetLinger(1)
 			c.Close()
+		}},
+		{"lost while it closes", nil, func(l *rig, _, c *rdma.Conn) {
+			l.fabric.Cut(serverAddr, clientAddr)
+			c.SetLinger(3600)
+			c.Close()
+		}},
+		{"disconnected while it closes", nil, func(l *rig, s, c *rdma.Conn) {
+			const sendOnlyImm = 5
+			l.fabric.Rule(rdmatest.Rule{From: clientAddr, Opcodes: []uint8{sendOnlyImm}, Drop: true})
+			done := make(chan struct{})
+			go func() { c.Close(); close(done) }()
+			synctest.Wait()
+			s.SetLinger(0)
+			l.fabric.Rule(rdmatest.Rule{From: serverAddr, Opcodes: []uint8{sendOnlyImm}, Drop: true})
+			s.Close()
+			<-done
 		}},
 		{"by the peer", syscall.ECONNRESET, func(_ *rig, s, _ *rdma.Conn) { s.SetLinger(0); s.Close() }},
 		{"silence", syscall.ETIMEDOUT, func(l *rig, _, c *rdma.Conn) {

@@ -204,7 +204,7 @@ func (h *half) engine(mode stream.Mode, peer *stream.Hello) (*stream.Engine, err
 		Mode: mode, Local: &h.hello, Peer: peer,
 		SendQueue: h.sendQ, RecvQueue: h.recvQ, Posted: h.posted, Inline: c.mem.inline,
 		Recv: h.baseMemory, MaxRecv: mostRecv,
-		KeepAlive: c.opts.keepAlive, Linger: longLinger, NoDelay: true, Now: now(),
+		KeepAlive: c.opts.keepAlive, NoDelay: true, Now: now(),
 	}
 	c.mem.first = c.mem.base
 	c.mem.most = min(h.recvQ, stream.MaxOutstanding) - baseCredits

@@ -16,11 +16,50 @@ import (
 
 	rdma "github.com/verbena-rdma/verbena"
 	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/internal/stream"
 	"github.com/verbena-rdma/verbena/rdmatest"
 )
 
 // Traps of rsockets that concern connections and not the machine, by their numbers in
 // docs/stream-protocol.md, part 4.
+
+// TestTrap01_LingerEnds: when the time of Close is over the last word goes, and the connection
+// is not ended before it has arrived, also if its first packet is lost.
+func TestTrap01_LingerEnds(t *testing.T) {
+	each(t, func(t *testing.T, l *rig) {
+		s, c := l.pair(t)
+		defer s.Close()
+		c.SetWriteDeadline(time.Now().Add(time.Second))
+		c.Write(make([]byte, 4<<20)) // its reader stops it
+		time.Sleep(10 * time.Second)
+		c.SetLinger(1)
+		start := time.Now()
+		closed := make(chan error, 1)
+		go func() { closed <- c.Close() }()
+		time.Sleep(time.Second - time.Millisecond)
+		synctest.Wait()
+		lost := l.fabric.Rule(rdmatest.Rule{From: clientAddr, Nth: 1, Drop: true})
+		time.Sleep(2 * time.Millisecond)
+		if lost.Hits() != 1 {
+			t.Errorf("%d packets were lost", lost.Hits())
+		}
+		if err := <-closed; err != nil {
+			t.Error(err)
+		}
+		if took := time.Since(start); took > 3*time.Second {
+			t.Errorf("Close took %v", took)
+		}
+		n, err := io.Copy(io.Discard, s)
+		var why *stream.PeerError
+		if l.client.Compatible {
+			if err != nil { // DISCONNECT is all that rsockets has
+				t.Errorf("%d bytes, %v", n, err)
+			}
+		} else if !errors.As(err, &why) || why.Reason != stream.Lingered {
+			t.Errorf("%d bytes, %v", n, err)
+		}
+	})
+}
 
 // TestTrap13_RTUAtOnce: the dialer sends its RTU as soon as it has the REP, though its
 // program does nothing then; and what it writes is there when the other program accepts,

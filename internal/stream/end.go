@@ -119,6 +119,9 @@ func (e *Engine) CloseRead() {
 	}
 }
 
+// SetLinger changes Config.Linger, for a Close that follows; 0 is no time at all.
+func (e *Engine) SetLinger(d time.Duration) { e.cfg.Linger = min(d, longest) }
+
 // Close does both, and ends the connection: Finished comes when the peer's device has
 // taken everything and the last word, Failed with ErrLinger when it did not in time. If
 // the peer has closed, what was not sent is dropped. A Compatible peer is answered for
