@@ -25,8 +25,10 @@ type Source struct {
 	base  context.Context
 	close context.CancelFunc
 
-	mu sync.Mutex
-	p  *poller // made by the first leader that needs it
+	mu   sync.Mutex
+	p    *poller         // made by the first leader that needs it
+	nap  context.Context // ends at the next Kick
+	wake context.CancelFunc
 }
 
 // New makes a Source of n. It opens nothing: a descriptor is asked for by the first
@@ -35,6 +37,7 @@ func New(n driver.Notifier) *Source {
 	s := &Source{n: n, lead: make(chan struct{}, 1)}
 	s.w, _ = n.(driver.Waiter)
 	s.base, s.close = context.WithCancel(context.Background())
+	s.nap, s.wake = context.WithCancel(s.base)
 	return s
 }
 
@@ -67,13 +70,17 @@ func (s *Source) Wait(ctx context.Context, try func() (done bool)) error {
 	}
 	defer func() { <-s.lead }()
 	for {
+		nap := s.untilKick()
 		// The leader before may have been told of more than it took.
 		if try() {
 			return nil
 		}
-		gone, err := s.park(ctx)
+		gone, err := s.park(ctx, nap)
 		if over := s.over(ctx); over != nil {
 			return over
+		}
+		if nap.Err() != nil {
+			continue
 		}
 		if err != nil {
 			return err
@@ -95,36 +102,48 @@ func (s *Source) over(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// park sleeps until the notifier gives a sign, ctx ends or s is closed. gone: the
-// descriptor reports an error and no data, so there will be no sign ever.
-func (s *Source) park(ctx context.Context) (gone bool, err error) {
+// untilKick gives what ends at the next Kick.
+func (s *Source) untilKick() context.Context {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.nap
+}
+
+// park sleeps until the notifier gives a sign, one of the contexts ends or s is closed. gone:
+// the descriptor reports an error and no data, so there will be no sign ever.
+func (s *Source) park(ctx, nap context.Context) (gone bool, err error) {
 	if s.w == nil {
-		p, err := s.poller()
+		p, err := s.poller(nap)
 		switch {
+		case p == nil && err == nil:
+			return false, nil
 		case err == nil:
 			return p.wait(ctx)
 		case scarce(err):
-			lean(ctx, s.base)
+			lean(ctx, nap)
 			return false, nil
 		}
 		return false, err
 	}
 	if ctx.Done() == nil {
-		return false, s.w.Wait(s.base)
+		return false, s.w.Wait(nap)
 	}
 	both, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stop := context.AfterFunc(s.base, cancel)
+	stop := context.AfterFunc(nap, cancel)
 	defer stop()
 	return false, s.w.Wait(both)
 }
 
-// poller gives the poller, opening it first if there is none.
-func (s *Source) poller() (*poller, error) {
+// poller gives the poller, opening it first if there is none; nil if a Kick has come.
+func (s *Source) poller(nap context.Context) (*poller, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.base.Err() != nil {
 		return nil, net.ErrClosed
+	}
+	if nap.Err() != nil {
+		return nil, nil
 	}
 	if s.p == nil {
 		fd, err := s.n.FD()
@@ -136,6 +155,19 @@ func (s *Source) poller() (*poller, error) {
 		}
 	}
 	return s.p, nil
+}
+
+// Kick has who waits look again, for what try finds without the notifier. It costs the next sleep
+// a new poller.
+func (s *Source) Kick() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.wake()
+	s.nap, s.wake = context.WithCancel(s.base)
+	if s.p != nil {
+		s.p.close()
+		s.p = nil
+	}
 }
 
 // Close wakes everybody who waits; they and later calls of Wait get net.ErrClosed. It

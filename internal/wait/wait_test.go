@@ -205,3 +205,44 @@ func TestWaitAllocs(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// TestKick: who waits looks again, for what the notifier does not tell of, and sleeps on the
+// notifier as before.
+func TestKick(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		q := newQueue()
+		s := New(q)
+		defer s.Close()
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		for _, c := range []context.Context{context.Background(), ctx} {
+			var soft atomic.Int32
+			got := make(chan error)
+			looks := 0
+			wait := func() {
+				got <- s.Wait(c, func() bool { looks++; return soft.Load() > 0 || q.take() })
+			}
+			go wait()
+			synctest.Wait()
+			before := looks
+			s.Kick() // for nothing
+			synctest.Wait()
+			if looks != before+1 {
+				t.Errorf("%d looks after a kick", looks-before)
+			}
+			soft.Store(1)
+			s.Kick()
+			if err := <-got; err != nil {
+				t.Error(err)
+			}
+			soft.Store(0)
+			go wait()
+			synctest.Wait()
+			q.put(1)
+			if err := <-got; err != nil {
+				t.Error(err)
+			}
+		}
+	})
+}
