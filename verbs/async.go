@@ -27,7 +27,10 @@ type AsyncEvents struct {
 	dead context.Context
 	end  context.CancelFunc
 
-	mu  sync.Mutex // one call of d at a time
+	mu   sync.Mutex // one call of d at a time, and:
+	soft []uint64   // handles of SRQs with an event that the library made
+	fd   channelFD
+
 	omu sync.Mutex
 	obs []*observer // copied when it changes
 }
@@ -97,12 +100,6 @@ func (a *AsyncEvents) wait(ctx context.Context) (raw driver.AsyncEvent, err erro
 	return raw, err
 }
 
-func (a *AsyncEvents) next() (driver.AsyncEvent, bool, error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.d.Next()
-}
-
 // fail leaves the errors of contexts as they are.
 func (a *AsyncEvents) fail(err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
@@ -143,19 +140,35 @@ func (a *AsyncEvents) events(ctx context.Context, yield func(AsyncEvent, error) 
 }
 
 // FD gives a descriptor that is readable exactly while TryEvent would give an
-// event. It is borrowed: wait on it with select, poll or epoll, do nothing else.
+// event, or an event came that the library has given before the device (see SRQ.SetLimit).
+// It is borrowed: wait on it with select, poll or epoll, do nothing else.
 func (a *AsyncEvents) FD() (int, error) {
 	if err := a.op(); err != nil {
 		return -1, err
 	}
 	a.mu.Lock()
-	fd, err := a.d.FD()
+	fd, err := a.open()
 	a.mu.Unlock()
 	a.dev.leave()
 	if err != nil {
 		return -1, a.fail(err)
 	}
 	return fd, nil
+}
+
+// open gives the descriptor: that of the device if the library has no events of its own. mu is held.
+func (a *AsyncEvents) open() (int, error) {
+	if a.dev.limits.MaxSRQ == 0 {
+		return a.d.FD()
+	}
+	return a.fd.open(a.d, len(a.soft) > 0)
+}
+
+// close lets go of what open made.
+func (a *AsyncEvents) close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.fd.close()
 }
 
 // Observe has f called for every event, in the goroutine of whoever reads. f may call

@@ -5,7 +5,7 @@ import (
 	"github.com/verbena-rdma/verbena/verbs/driver"
 )
 
-// channelFD is what CompChannel.FD gives: an epoll instance over the provider's
+// channelFD is what CompChannel.FD and AsyncEvents.FD give: an epoll instance over the provider's
 // descriptor and an eventfd for the events that the library makes. It exists from the
 // first FD on.
 type channelFD struct {
@@ -14,7 +14,7 @@ type channelFD struct {
 }
 
 // open gives the descriptor.
-func (f *channelFD) open(d driver.CompChannel, up bool) (int, error) {
+func (f *channelFD) open(d driver.Notifier, up bool) (int, error) {
 	if f.made {
 		return f.ep, nil
 	}

@@ -143,3 +143,31 @@ func TestC246_ForeignLoop(t *testing.T) {
 		}
 	}
 }
+
+// TestC168_Readable: the descriptor shows an event that the library made.
+func TestC168_Readable(t *testing.T) {
+	t.Parallel()
+	for _, only := range []bool{false, true} {
+		r := newShared(t, &scripted.Config{Descriptors: only}, true)
+		readable := func(want bool, what string) {
+			t.Helper()
+			fd, err := r.dev.Async().FD()
+			r.ok(err)
+			if got := waitReadable(fd, 0) == nil; got != want {
+				t.Errorf("%s: readable %v", what, got)
+			}
+		}
+		r.ok(r.srq.SetLimit(1)) // before the descriptor is made
+		readable(true, "limit set")
+		r.once("0 left")
+		readable(false, "taken")
+		r.ok(r.srq.SetLimit(2))
+		readable(true, "limit set again")
+		r.ctx.PostAsync(driver.AsyncEvent{Type: ib.EventPortErr, Port: 1})
+		for range 2 {
+			readable(true, "two events")
+			r.event()
+		}
+		readable(false, "both taken")
+	}
+}

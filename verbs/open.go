@@ -236,6 +236,7 @@ func (i DeviceInfo) open(shared bool) (*Device, error) {
 
 // destroy closes a private device after its last object.
 func (d *Device) destroy() error {
+	d.async.close()
 	err := d.c.Close()
 	devices.Lock()
 	delete(devices.all, d)

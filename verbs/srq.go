@@ -3,7 +3,6 @@ package verbs
 import (
 	"fmt"
 	"sync"
-	"syscall"
 
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/verbs/driver"
@@ -12,7 +11,7 @@ import (
 // SRQConfig; zero MaxWR: 256, MaxSGE: 1.
 type SRQConfig struct {
 	MaxWR, MaxSGE int
-	Limit         int // see SetLimit
+	Limit         int // see SetLimit; it counts from the first receive that is taken
 	UserData      any
 }
 
@@ -40,6 +39,7 @@ type SRQ struct {
 	ents  []srqEntry
 	first int // of the free ones; -1: none
 	n     int // outstanding
+	limit srqLimit
 }
 
 // srqEntry remembers a receive. Its place and generation make the number that the
@@ -80,7 +80,7 @@ func (pd *PD) CreateSRQ(cfg SRQConfig) (*SRQ, error) {
 	case cfg.Limit < 0 || cfg.Limit > cfg.MaxWR:
 		return nil, invalid(opCreateSRQ, d, object, "Limit must be in 0..%d", cfg.MaxWR)
 	}
-	s := &SRQ{pd: pd, max: cfg.MaxWR, user: cfg.UserData, ents: make([]srqEntry, cfg.MaxWR)}
+	s := &SRQ{pd: pd, max: cfg.MaxWR, user: cfg.UserData, ents: make([]srqEntry, cfg.MaxWR), limit: srqLimit{armed: cfg.Limit}}
 	var ok bool
 	var gen uint64
 	if s.index, s.handle, gen, ok = d.srqs.reserve(); !ok {
@@ -218,18 +218,21 @@ func (s *SRQ) take(number uint64) (id uint64, ok bool) {
 	i := int(number & srqPlaceMask)
 	gen := uint32(number>>srqPlaceBits) & srqGenMask
 	s.emu.Lock()
-	defer s.emu.Unlock()
-	if i >= len(s.ents) {
+	if i >= len(s.ents) || !s.ents[i].used || s.ents[i].gen != gen {
+		s.emu.Unlock()
 		return 0, false
 	}
 	e := &s.ents[i]
-	if !e.used || e.gen != gen {
-		return 0, false
-	}
+	id = e.id
 	e.used = false
 	e.next, s.first = s.first, i
 	s.n--
-	return e.id, true
+	tell := s.n == 0 && s.limit.below(0)
+	s.emu.Unlock()
+	if tell { // a device that is late would have no receive left to be late with
+		s.dev.async.tell(s.handle)
+	}
+	return id, true
 }
 
 // Room gives how many more receives fit.
@@ -273,25 +276,4 @@ func (s *SRQ) control(op string, f func() error) error {
 		return opError(op, nil, "", errNil)
 	}
 	return s.locked(op, &s.mu, f)
-}
-
-// Query asks the device (ibv_query_srq).
-func (s *SRQ) Query() (maxWR, limit int, err error) {
-	err = s.control("query srq", func() (err error) {
-		maxWR, limit, err = s.d.Query()
-		return err
-	})
-	return maxWR, limit, err
-}
-
-// SetLimit asks for one ib.EventSRQLimitReached when fewer than n receives are left; zero
-// ends that. A device that has fewer already may send it at once, or with the next
-// receive.
-func (s *SRQ) SetLimit(n int) error {
-	return s.control("set srq limit", func() error {
-		if n < 0 || n > s.max {
-			return fmt.Errorf("the limit must be in 0..%d: %w", s.max, syscall.EINVAL)
-		}
-		return s.d.Modify(-1, n)
-	})
 }

@@ -439,6 +439,7 @@ type SRQ struct {
 	slots      []driver.RecvSlot
 	first, n   int
 	limit      int
+	late       bool
 	maxWR, sge int
 }
 
@@ -468,11 +469,23 @@ func (s *SRQ) pop() (id uint64, ok bool) {
 	id = s.slots[s.first].ID
 	s.first = (s.first + 1) % len(s.slots)
 	s.n--
+	s.check()
+	return id, true
+}
+
+// LateLimit lets the device look at its limit only when a receive is taken, as Linux Soft-RoCE does.
+func (s *SRQ) LateLimit() {
+	s.p.mu.Lock()
+	defer s.p.mu.Unlock()
+	s.late = true
+}
+
+// check looks at the limit. p.mu is held.
+func (s *SRQ) check() {
 	if s.limit > 0 && s.n < s.limit {
 		s.limit = 0
 		s.ctx.async.post(driver.AsyncEvent{Type: ib.EventSRQLimitReached, Handle: s.handle, Port: 1})
 	}
-	return id, true
 }
 
 // RecvSlots gives free places.
@@ -519,7 +532,9 @@ func (s *SRQ) Modify(maxWR, limit int) error {
 		return syscall.EOPNOTSUPP
 	}
 	if limit >= 0 {
-		s.limit = limit
+		if s.limit = limit; !s.late {
+			s.check()
+		}
 	}
 	return nil
 }
