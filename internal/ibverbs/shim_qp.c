@@ -243,7 +243,7 @@ static void srq_free(struct vb_srq *s)
 int vb_create_srq(struct abi_pd *pd, uint64_t handle, uint32_t max_wr, uint32_t max_sge, uint32_t limit,
 		  struct vb_srq **srq)
 {
-	struct abi_srq_init_attr a = {NULL, {max_wr, max_sge, limit}};
+	struct abi_srq_init_attr a = {NULL, {max_wr, max_sge, 0}}; /* a limit is ignored here */
 	struct vb_srq *s;
 	int e;
 
@@ -269,6 +269,8 @@ int vb_create_srq(struct abi_pd *pd, uint64_t handle, uint32_t max_wr, uint32_t 
 	s->max_wr = a.attr.max_wr;
 	s->max_sge = a.attr.max_sge;
 	e = rq_init(&s->rq, s->max_wr, s->max_sge);
+	if (!e && limit)
+		e = vb_modify_srq(s, -1, limit);
 	if (e) {
 		vb.ibv_destroy_srq(s->srq);
 		srq_free(s);

@@ -39,7 +39,6 @@ struct abi_srq *ibv_create_srq(struct abi_pd *pd, struct abi_srq_init_attr *a)
 	s->srq.context = pd->context;
 	s->srq.pd = pd;
 	s->srq.srq_context = a->srq_context;
-	s->limit = a->attr.srq_limit;
 	rq_init(&s->rq, a->attr.max_wr, a->attr.max_sge);
 	((struct pd *)pd)->users++;
 	W(live_srq)++;
