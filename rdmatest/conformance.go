@@ -245,7 +245,8 @@ func allChecks() []check {
 	return slices.Concat(
 		areaDevice(), areaPD(), areaMR(), areaCQ(), areaQP(), areaQPStates(),
 		areaRC(), areaRCData(), areaRCLoss(), areaRCErrors(), areaRCRetry(), areaRCWire(), areaUD(), areaSRQ(), areaWindows(),
-		areaAsync(), areaCM(), areaCMEvents(), areaCMWire(), areaNotify(), areaScale(), areaSoak(), areaHostile(), areaHostileCM())
+		areaAsync(), areaCM(), areaCMEvents(), areaCMWire(), areaNotify(), areaScale(), areaSoak(), areaHostile(), areaHostileCM(),
+		areaKinds())
 }
 
 // profile is the list of known divergences; each may be taken once.
