@@ -42,13 +42,14 @@ type Conn struct {
 
 	rdMu, wrMu sync.Mutex // readers, writers: one at a time
 
-	mu    sync.Mutex
-	e     *stream.Engine // nil during the handshake
-	live  bool           // requests may be posted
-	early []verbs.WC     // completions that came before there was an engine
-	mem   connMemory
-	opts  connOptions
-	maps  []mapping
+	mu     sync.Mutex
+	e      *stream.Engine // nil during the handshake
+	live   bool           // requests may be posted
+	queued bool           // at a listener: nobody has accepted it yet
+	early  []verbs.WC     // completions that came before there was an engine
+	mem    connMemory
+	opts   connOptions
+	maps   []mapping
 
 	rd, wr, cl *waiter // who waits: a reader, a writer, Close
 	rdl, wdl   deadline

@@ -165,14 +165,29 @@ func (c *Conn) takeBack(r stream.Region) {
 	}
 }
 
-// lend gives the machine larger receives, as the peer sends much.
+// lend gives the machine larger receives, as the peer sends much: not before somebody has
+// accepted the connection. mu is held.
 func (c *Conn) lend() {
+	if c.queued {
+		return // the machine keeps the wish: see accepted
+	}
 	l, err := c.larger()
 	if err != nil {
 		c.e.Decline(now())
 		return
 	}
 	c.mem.lent = append(c.mem.lent, l)
+}
+
+// accepted gives a connection that was waiting at a listener what it could not have there.
+func (c *Conn) accepted() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.queued = false
+	if c.e != nil && c.e.Want() > 0 && !c.over {
+		c.lend()
+		c.settle(nil)
+	}
 }
 
 // errNoLoan: there shall be no larger receives.

@@ -14,12 +14,15 @@ import (
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
-// flood sends n requests with a hello of a mode, and keeps what it gets.
+// flood sends n requests with a hello of a mode, and keeps what it gets. If it is eager it
+// then sends data, and says that many more wait.
 type flood struct {
 	p     verbs.Provider
 	mode  stream.Mode
+	eager bool
 	pd    *verbs.PD
 	cq    *verbs.CQ
+	mr    *verbs.MR
 	wg    sync.WaitGroup
 	mu    sync.Mutex
 	conns []*cm.Conn
@@ -37,35 +40,44 @@ func (f *flood) send(ctx context.Context, address string, n int) {
 				return
 			}
 			defer route.Close()
-			if f.queue(route) != nil {
+			qp, err := f.queue(route)
+			if err != nil {
 				return
 			}
-			if c, err := route.Connect(ctx, &cm.ConnParam{Private: h.Append(nil)}); err == nil {
-				f.mu.Lock()
-				f.conns = append(f.conns, c)
-				f.mu.Unlock()
+			c, err := route.Connect(ctx, &cm.ConnParam{Private: h.Append(nil)})
+			if err != nil {
+				return
+			}
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			f.conns = append(f.conns, c)
+			if f.eager {
+				const data, backlog = 0, 15 // up to 32 KiB
+				qp.PostSend(verbs.SendImm(1, data<<28|backlog<<20|12, f.mr.SGE(0, 512), 0))
 			}
 		})
 	}
 }
 
 // queue makes a small queue pair; all share the rest.
-func (f *flood) queue(route *cm.Route) (err error) {
+func (f *flood) queue(route *cm.Route) (qp *verbs.QP, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.pd == nil {
 		if f.pd, err = route.Device().AllocPD(); err != nil {
-			return err
+			return nil, err
 		}
 		if f.cq, err = route.Device().CreateCQ(1<<14, nil); err != nil {
-			return err
+			return nil, err
+		}
+		if f.mr, err = f.pd.Alloc(512, 0); err != nil {
+			return nil, err
 		}
 	}
-	qp, err := route.CreateQP(f.pd, verbs.QPConfig{SendCQ: f.cq, MaxSendWR: 1, MaxRecvWR: 1})
-	if err != nil {
-		return err
+	if qp, err = route.CreateQP(f.pd, verbs.QPConfig{SendCQ: f.cq, MaxSendWR: 1, MaxRecvWR: 1}); err != nil {
+		return nil, err
 	}
-	return qp.PostRecv(verbs.Recv(1, verbs.SGE{})) // anything breaks it
+	return qp, qp.PostRecv(verbs.Recv(1, verbs.SGE{})) // anything breaks it
 }
 
 func (f *flood) end() {
@@ -76,6 +88,7 @@ func (f *flood) end() {
 	f.wg.Wait()
 	if f.pd != nil {
 		f.cq.Close()
+		f.mr.Close()
 		f.pd.Close()
 	}
 }
@@ -95,13 +108,17 @@ func (l *Listener) load() (handshakes, queued, bytes int) {
 }
 
 // TestFlood: a host sends hellos as fast as it can, and either falls silent in the
-// handshake or completes it and waits. What the listener holds is bounded, and little for
+// handshake or completes it and waits, or sends data and says that it has many more. What the listener holds is bounded, and little for
 // each; and as soon as the handshakes are over time, or somebody accepts, others have
 // their turn.
 func TestFlood(t *testing.T) {
 	const backlog = 50
 	for _, mode := range []stream.Mode{stream.Compatible, stream.Verbena} {
-		for name, silent := range map[string]bool{"silent": true, "complete": false} {
+		for name, how := range map[string]struct{ silent, eager bool }{"silent": {silent: true}, "complete": {}, "eager": {eager: true}} {
+			silent := how.silent
+			if how.eager && mode == stream.Compatible {
+				continue // to fill the buffers of the hello takes a peer with a table
+			}
 			t.Run(mode.String()+"/"+name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					fabric := rdmatest.NewFabric(t, 0)
@@ -117,7 +134,7 @@ func TestFlood(t *testing.T) {
 					}
 					l := n.(*Listener)
 					ctx, cancel := context.WithCancel(t.Context())
-					f := &flood{p: fabric.Host(evil), mode: mode}
+					f := &flood{p: fabric.Host(evil), mode: mode, eager: how.eager}
 					var closers sync.WaitGroup
 					defer func() {
 						cancel()

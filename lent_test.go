@@ -85,3 +85,60 @@ func TestLent(t *testing.T) {
 		})
 	}
 }
+
+// TestLentWhenAccepted: whatever a peer sends, its connection stays small until somebody has
+// accepted it; and then it is large at once.
+func TestLentWhenAccepted(t *testing.T) {
+	for _, compatible := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			fabric := rdmatest.NewFabric(t, 0)
+			cfg := &Config{Provider: fabric.Host(netip.MustParseAddr("10.0.0.1")), Compatible: compatible}
+			n, err := (&ListenConfig{Config: cfg}).Listen(t.Context(), "rdma", "10.0.0.1:7471")
+			if err != nil {
+				t.Fatal(err)
+			}
+			ln := n.(*Listener)
+			defer ln.Close()
+			peer, err := (&Dialer{Config: &Config{Provider: fabric.Host(netip.MustParseAddr("10.0.0.2")), Compatible: compatible}}).Dial("rdma", "10.0.0.1:7471")
+			if err != nil {
+				t.Fatal(err)
+			}
+			const size = 3 << 20
+			go func() {
+				peer.Write(make([]byte, size))
+				peer.(*Conn).CloseWrite()
+			}()
+			time.Sleep(time.Hour)
+			lent := func() int64 {
+				ln.mu.Lock()
+				defer ln.mu.Unlock()
+				for _, h := range ln.hubs {
+					return h.lent.Load()
+				}
+				return -1
+			}
+			if n := lent(); n != 0 {
+				t.Errorf("compatible %v: %d bytes were lent before anybody accepted", compatible, n)
+			}
+			a, err := ln.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if n := lent(); n == 0 {
+				t.Errorf("compatible %v: nothing is lent to a peer that waits", compatible)
+			}
+			start := time.Now()
+			if n, err := io.Copy(io.Discard, a); n != size || err != nil {
+				t.Errorf("compatible %v: %d bytes, %v", compatible, n, err)
+			}
+			if took := time.Since(start); took > time.Second {
+				t.Errorf("compatible %v: it took %v", compatible, took)
+			}
+			done := make(chan struct{})
+			go func() { peer.Close(); close(done) }()
+			a.Close()
+			<-done
+			time.Sleep(time.Minute)
+		})
+	}
+}

@@ -117,6 +117,15 @@ func (l *Listener) AcceptRDMA() (*Conn, error) {
 	if !l.ok() {
 		return nil, errInvalid
 	}
+	c, err := l.take()
+	if err == nil && c.tcp == nil {
+		c.accepted()
+	}
+	return c, err
+}
+
+// take waits for a connection in the queue.
+func (l *Listener) take() (*Conn, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for {

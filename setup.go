@@ -317,7 +317,8 @@ func (h *half) blanks() error {
 // errHello is why a request was rejected.
 var errHello = errors.New("rdma: the request does not speak the protocol")
 
-// accept makes a connection of a request, which it uses up. It waits for the peer.
+// accept makes a connection of a request, which it uses up. It waits for the peer. The
+// connection is small until Conn.accepted.
 func accept(ctx context.Context, cfg *Config, req *cm.Request) (*Conn, error) {
 	peer, err := stream.ParseHello(req.Private(), stream.Request)
 	if err != nil {
@@ -335,6 +336,7 @@ func accept(ctx context.Context, cfg *Config, req *cm.Request) (*Conn, error) {
 		return nil, err
 	}
 	c := h.c
+	c.queued = true
 	mode, err := stream.Negotiate(&peer, &h.hello)
 	if err == nil {
 		err = h.prepost()

@@ -268,7 +268,8 @@ func (in *incoming) spare() bool {
 	return false
 }
 
-// Want gives the size of the buffers that WantRecv asks for, a power of two.
+// Want gives the size of the buffers that WantRecv asks for, a power of two; 0: for none. The
+// wish stays until Lend or Decline answers it.
 func (e *Engine) Want() int { return e.in.want }
 
 // RecvSize gives the size of the buffers that are used now.
