@@ -13,7 +13,11 @@ import (
 // of which blocks: take events, poll the queues that they name until they are empty, Arm
 // each of those, and sleep on FD only if no Arm said that there is more.
 //
-// Methods may be called from any goroutine. They allocate nothing unless they fail.
+// Lost, Grace, Lossless, Pending and LookFor are there for package event, and may change with
+// it; a loop does without them.
+//
+// Methods may be called from any goroutine. They allocate nothing unless they fail. A nil or
+// zero Consumer, and a nil or zero CQ, gives syscall.EINVAL, or that there is nothing.
 type Consumer struct {
 	ch   *CompChannel
 	news func(*CQ)
@@ -46,9 +50,16 @@ func (ch *CompChannel) Consume(news func(*CQ)) (*Consumer, error) {
 	return c, nil
 }
 
+// ok says that the claim was made by Consume, made that the queue was by CreateCQ.
+func (c *Consumer) ok() bool { return c != nil && c.ch != nil }
+func (cq *CQ) made() bool    { return cq != nil && cq.name != nil }
+
 // Close ends the claim. The queues stay armed; whoever comes next finds their events. No
 // call of news begins after it.
 func (c *Consumer) Close() {
+	if !c.ok() {
+		return
+	}
 	c.ch.mu.Lock()
 	defer c.ch.mu.Unlock()
 	if c.ch.consumer == c {
@@ -60,6 +71,9 @@ func (c *Consumer) Close() {
 // the device, or an error. (CompChannel.FD also shows the library's events, which news
 // tells here, and is two descriptors more.) It is borrowed.
 func (c *Consumer) FD() (int, error) {
+	if !c.ok() {
+		return -1, opError(opChannel, nil, "", errNil)
+	}
 	if err := c.ch.op(opChannel); err != nil {
 		return -1, err
 	}
@@ -70,6 +84,9 @@ func (c *Consumer) FD() (int, error) {
 
 // TryEvent is CompChannel.TryEvent for the consumer. After Close it gives none.
 func (c *Consumer) TryEvent() (cq *CQ, ok bool, err error) {
+	if !c.ok() {
+		return nil, false, opError(opChannel, nil, "", errNil)
+	}
 	ch := c.ch
 	if err := ch.op(opChannel); err != nil {
 		return nil, false, err
@@ -89,6 +106,9 @@ func (c *Consumer) TryEvent() (cq *CQ, ok bool, err error) {
 // Look reports whether there are completions, or an error, without taking them and without
 // arming.
 func (c *Consumer) Look(cq *CQ) bool {
+	if !cq.made() {
+		return false
+	}
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	return cq.shut || cq.staged.len() > 0 || len(cq.pending) > 0 || cq.fetch() || cq.broken != nil
@@ -97,6 +117,9 @@ func (c *Consumer) Look(cq *CQ) bool {
 // LookFor is Look for who goes on looking: a provider whose looks cost more to call than to
 // do looks for a while, a few microseconds and at most d.
 func (c *Consumer) LookFor(cq *CQ, d time.Duration) bool {
+	if !cq.made() {
+		return false
+	}
 	cq.spin.single.Store(gosched.Processors() == 1)
 	p := cq.slow()
 	if p == nil {
@@ -111,12 +134,20 @@ func (c *Consumer) LookFor(cq *CQ, d time.Duration) bool {
 // Arm is CQ.Arm for any completion, but asks the device only if the event of an earlier
 // Arm has come: a queue that is armed stays so, and need not be armed again because its
 // neighbours had something.
-func (c *Consumer) Arm(cq *CQ) (ready bool, err error) { return cq.armAndLook(armedAny, false) }
+func (c *Consumer) Arm(cq *CQ) (ready bool, err error) {
+	if !c.ok() || !cq.made() {
+		return false, errNil
+	}
+	return cq.armAndLook(armedAny, false)
+}
 
 // Pending calls yield for each CQ of the channel's device that completions must come to, as
 // sends are outstanding. (Receives may wait for ever.) A loop that looks again now and
 // then, as an event may have been lost, need not do so for other queues often.
 func (c *Consumer) Pending(yield func(*CQ)) {
+	if !c.ok() {
+		return
+	}
 	for _, qp := range c.ch.dev.qps.all() {
 		if qp.sq.outstanding() > 0 {
 			yield(qp.sendCQ)
@@ -126,10 +157,13 @@ func (c *Consumer) Pending(yield func(*CQ)) {
 
 // Lossless reports whether no event can be lost, as the provider queues them in Go: a
 // kernel drops one if it has no memory for it.
-func (c *Consumer) Lossless() bool { return c.ch.waits }
+func (c *Consumer) Lossless() bool { return c.ok() && c.ch.waits }
 
 // Grace is how long after its completion an event may come.
 func (c *Consumer) Grace(cq *CQ) time.Duration {
+	if !cq.made() {
+		return 0
+	}
 	cq.mu.Lock()
 	defer cq.mu.Unlock()
 	return rescueGrace + cq.period
@@ -139,7 +173,7 @@ func (c *Consumer) Grace(cq *CQ) time.Duration {
 // that it has not come within Grace. If it has not indeed, the loss is counted
 // (CQStats.Rescued), and the next Arm asks the device again.
 func (c *Consumer) Lost(cq *CQ) bool {
-	if !cq.armed.CompareAndSwap(armedAny, unarmed) {
+	if !cq.made() || !cq.armed.CompareAndSwap(armedAny, unarmed) {
 		return false
 	}
 	cq.stats.rescued.Add(1)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/internal/scripted"
@@ -154,6 +155,38 @@ func TestConsumerPending(t *testing.T) {
 	r.poll(cq)
 	if n := pending(); n != 0 {
 		t.Errorf("%d pending at the end", n)
+	}
+}
+
+// TestConsumerZero: nil and zero consumers and queues give EINVAL, or nothing.
+func TestConsumerZero(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, nil)
+	cq, _ := r.cq(8, nil)
+	ch, err := cq.Channel()
+	r.ok(err)
+	real, err := ch.Consume(func(*verbs.CQ) {})
+	r.ok(err)
+	defer real.Close()
+	for _, c := range []*verbs.Consumer{nil, {}} {
+		_, err := c.FD()
+		r.is(err, syscall.EINVAL, "FD")
+		_, _, err = c.TryEvent()
+		r.is(err, syscall.EINVAL, "TryEvent")
+		_, err = c.Arm(cq)
+		r.is(err, syscall.EINVAL, "Arm")
+		c.Pending(func(*verbs.CQ) { t.Error("Pending") })
+		if c.Lossless() {
+			t.Error("Lossless")
+		}
+		c.Close()
+	}
+	for _, q := range []*verbs.CQ{nil, {}} {
+		_, err := real.Arm(q)
+		r.is(err, syscall.EINVAL, "Arm of no queue")
+		if real.Look(q) || real.LookFor(q, time.Second) || real.Lost(q) || real.Grace(q) != 0 {
+			t.Error("no queue has something")
+		}
 	}
 }
 
