@@ -230,8 +230,9 @@ func (c *deviceContext) QueryPort(n int) (driver.PortAttr, error) {
 		GIDs:      maxGIDs,
 		PKeys:     1,
 		// A message may be 2 GiB, the largest that the protocol knows.
-		MaxMessage: maxMessage,
-		SpeedMbps:  speedMbps,
+		MaxMessage:  maxMessage,
+		SpeedMbps:   speedMbps,
+		GRHRequired: true,
 	}
 	if !p.isUp() {
 		a.State, a.Phys = ib.PortDown, ib.PhysDisabled

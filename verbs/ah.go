@@ -77,8 +77,8 @@ func (h *AH) Close() error {
 func (d *Device) checkAH(op string, a *AHAttr, port *PortAttr) error {
 	object := fmt.Sprintf("address vector to %v", a.DGID)
 	switch {
-	case !a.Global && port.Link == ib.LinkEthernet:
-		return invalid(op, d, object, "on Ethernet Global must be set: every packet has a GRH")
+	case !a.Global && (port.Link == ib.LinkEthernet || port.GRHRequired):
+		return invalid(op, d, object, "on this port Global must be set: every packet has a GRH (GRHRequired)")
 	case !a.Global:
 		return nil
 	case a.DGID.IsZero():

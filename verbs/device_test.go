@@ -414,6 +414,24 @@ func TestC047_Unsupported(t *testing.T) {
 	}
 }
 
+// TestSupportsWindows: a device whose windows are of type 1 alone has none that requests bind.
+func TestSupportsWindows(t *testing.T) {
+	t.Parallel()
+	for caps, want := range map[ib.DeviceCaps]error{
+		ib.CapMemoryWindow: errors.ErrUnsupported, ib.CapMemoryWindow | ib.CapMW2A: nil, ib.CapMW2B: nil,
+	} {
+		attr := scripted.DefaultAttr()
+		attr.Caps = caps
+		dev, err := verbs.Open(scripted.New(&scripted.Config{Attr: attr}), "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := dev.Supports(verbs.FeatureMemoryWindows); !errors.Is(err, want) {
+			t.Errorf("%v: %v, want %v", caps, err, want)
+		}
+	}
+}
+
 // TestSupportsDMABuf: that a provider has a call does not mean that the device does. The
 // error of a descriptor that is none says that it does.
 func TestSupportsDMABuf(t *testing.T) {

@@ -16,7 +16,7 @@ const (
 	FeatureWriteImm
 	FeatureSRQ
 	FeatureInvalidate
-	FeatureMemoryWindows
+	FeatureMemoryWindows // of type 2, which requests bind
 	FeatureOnDemand
 	FeatureDMABuf
 	FeatureModeration
@@ -78,7 +78,8 @@ func (d *Device) Supports(f Feature) error {
 	case FeatureInvalidate:
 		return unless(a.Caps&ib.CapMemMgtExtensions != 0, "the device lacks the memory management extensions")
 	case FeatureMemoryWindows:
-		return unless(a.MaxMW > 0, "the device has none (MaxMW is 0)")
+		// Windows of type 1 are bound by a call of their own, which is not there.
+		return unless(a.Caps&(ib.CapMW2A|ib.CapMW2B) != 0, "the device has none of type 2")
 	case FeatureOnDemand:
 		return unless(a.ODP != 0, "the device cannot take page faults")
 	case FeatureModeration:

@@ -406,6 +406,8 @@ struct abi_port_attr {
 	uint16_t port_cap_flags2;
 };
 
+#define ABI_QPF_GRH_REQUIRED 1
+
 struct abi_gid_entry {
 	union abi_gid gid;
 	uint32_t gid_index;

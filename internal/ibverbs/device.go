@@ -219,6 +219,8 @@ func (d *deviceContext) QueryPort(n int) (driver.PortAttr, error) {
 		Caps:       ib.PortCaps(a.caps),
 		Caps2:      ib.PortCaps2(a.caps2),
 		SpeedMbps:  lanes(uint8(a.width)) * laneMbps(uint8(a.speed)),
+		// Drivers of RoCE devices need not set the flag.
+		GRHRequired: a.grh != 0 || ib.LinkLayer(a.link) == ib.LinkEthernet,
 	}, nil
 }
 

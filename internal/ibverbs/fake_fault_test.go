@@ -271,9 +271,17 @@ func TestFakeFullNoOps(t *testing.T) {
 		if a, err := c.QueryDevice(); err != nil || a.Ports != 1 || a.MaxQP != 1000 {
 			t.Error(mode, a, err)
 		}
-		if a, err := c.QueryPort(1); err != nil || a.State != ib.PortActive {
+		if a, err := c.QueryPort(1); err != nil || a.State != ib.PortActive || !a.GRHRequired {
 			t.Error(mode, a, err)
 		}
+		f.set("link", 1) // InfiniBand, where the flag tells
+		for _, flag := range []int64{0, 1} {
+			f.set("port_flags", flag)
+			if a, err := c.QueryPort(1); err != nil || a.Link != ib.LinkInfiniBand || a.GRHRequired != (flag == 1) {
+				t.Error(mode, flag, a, err)
+			}
+		}
+		f.set("link", 0)
 		_, err := c.Clock()
 		want("clock", "ibv_query_rt_values_ex", err)
 		q := must(c.CreateCQ(driver.CQConfig{Entries: 1}))(t)

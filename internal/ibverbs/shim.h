@@ -89,7 +89,7 @@ struct vb_port_attr {
 	int32_t state, phys, link, max_mtu, active_mtu, gids, pkeys;
 	uint32_t max_msg, caps;
 	uint16_t caps2, lid, sm_lid;
-	uint8_t width, speed;
+	uint8_t width, speed, grh;
 };
 
 int vb_query_port(struct abi_context *ctx, int port, struct vb_port_attr *a);

@@ -279,6 +279,7 @@ int vb_query_port(struct abi_context *ctx, int port, struct vb_port_attr *a)
 	a->sm_lid = p.sm_lid;
 	a->width = p.active_width;
 	a->speed = p.active_speed;
+	a->grh = p.flags & ABI_QPF_GRH_REQUIRED;
 	return 0;
 }
 

@@ -259,7 +259,7 @@ func (p *Provider) Open() int {
 func DefaultAttr() driver.DeviceAttr {
 	return driver.DeviceAttr{
 		Firmware: "scripted", NodeGUID: 0x5A, SysImageGUID: 0x5A, VendorID: 1, VendorPartID: 1, HWVersion: 1,
-		Caps:      ib.CapMemMgtExtensions,
+		Caps:      ib.CapMemMgtExtensions | ib.CapMemoryWindow | ib.CapMW2B,
 		MaxMRSize: 1 << 40, PageSizes: 0xFFFFF000,
 		MaxQP: 1 << 16, MaxQPWR: 1 << 14, MaxSGE: 16, MaxSGERead: 16,
 		MaxCQ: 1 << 16, MaxCQE: 1 << 16, MaxMR: 1 << 16, MaxPD: 1 << 16, MaxMW: 1 << 16, MaxAH: 1 << 16,
@@ -274,7 +274,7 @@ func DefaultAttr() driver.DeviceAttr {
 func DefaultPort() driver.PortAttr {
 	return driver.PortAttr{
 		State: ib.PortActive, Phys: 5, Link: ib.LinkEthernet, MaxMTU: ib.MTU4096, ActiveMTU: ib.MTU1024,
-		GIDs: 16, PKeys: 2, MaxMessage: 1 << 30, SpeedMbps: 100000,
+		GIDs: 16, PKeys: 2, MaxMessage: 1 << 30, SpeedMbps: 100000, GRHRequired: true,
 	}
 }
 

@@ -85,6 +85,10 @@ type PortAttr struct {
 	Caps  ib.PortCaps  // (port_cap_flags)
 	Caps2 ib.PortCaps2 // (port_cap_flags2)
 
+	// GRHRequired: AHAttr.Global must be set, as every packet has a GRH: always so on
+	// Ethernet, and on some InfiniBand ports (flags, IBV_QPF_GRH_REQUIRED).
+	GRHRequired bool
+
 	// SpeedMbps is lanes × speed of a lane, in Mbit/s; zero: not known (active_width ×
 	// active_speed, which are codes). The embedded device says 10000.
 	SpeedMbps int
@@ -113,7 +117,7 @@ type AHAttr struct {
 	SL           uint8
 	PathBits     uint8
 	Rate         ib.Rate
-	Global       bool // has a GRH; always so on RoCE
+	Global       bool // has a GRH; see PortAttr.GRHRequired
 	Port         int
 }
 

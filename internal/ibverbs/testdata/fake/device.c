@@ -166,7 +166,8 @@ static int port(uint8_t p, struct abi_port_attr *a, size_t n)
 	a->active_width = 2;
 	a->active_speed = 32;
 	a->phys_state = 5;
-	a->link_layer = 2;
+	a->link_layer = W(link) ? (int)W(link) : 2;
+	a->flags = W(port_flags);
 	return 0;
 }
 

@@ -42,7 +42,7 @@ struct fake {
 
 // live_… count objects, the others are set by tests, or tell them descriptors.
 #define FAKE_WORDS(X) \
-	X(devices) X(port_state) X(no_ops) X(no_extended) X(khz) X(clock_sec) X(clock_ticks) \
+	X(devices) X(port_state) X(link) X(port_flags) X(no_ops) X(no_extended) X(khz) X(clock_sec) X(clock_ticks) \
 	X(wc_status) X(wc_opcode) X(poll_ret) X(polls) X(bad_elsewhere) X(drop_request) X(no_verbs) \
 	X(async_wfd) X(comp_wfd) X(cm_wfd) X(bench_qp) X(bench_cq) X(bench_batch) \
 	X(live_ctx) X(live_pd) X(live_mr) X(live_mw) X(live_ah) X(live_chan) X(live_cq) X(live_qp) X(live_srq) \
