@@ -23,8 +23,9 @@ func (e wrong) Is(target error) bool { return target == syscall.EINVAL }
 var (
 	// ErrNoReceives: Accept or Connect was called before a receive was posted. The
 	// peer's first message would meet an empty queue. Post first, or set
-	// ConnParam.NoReceives if only one-sided operations will come.
-	ErrNoReceives error = wrong("cm: no receive posted before accept or connect: post receives, or set ConnParam.NoReceives if only one-sided operations will come")
+	// ConnParam.NoReceives if only one-sided operations will come. It is
+	// verbs.ErrNoReceives.
+	ErrNoReceives = verbs.ErrNoReceives
 	// ErrNoQP: the id has no queue pair and ConnParam names none.
 	ErrNoQP error = wrong("cm: no queue pair: call CreateQP or UseQP, or name one in ConnParam.QPN")
 	// ErrPending: the id has an operation in progress.

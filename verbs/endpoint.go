@@ -93,7 +93,8 @@ const (
 
 // Endpoint prepares the queue pair (INIT) on a port and GID index and gives what to
 // send to the peer. A negative index picks a RoCE v2 GID, an address that is not
-// link-local if there is one. It may be called again; RESET begins anew.
+// link-local if there is one. Called again it gives the same, and for another port or index
+// syscall.EINVAL: RESET (Modify) begins anew.
 func (qp *QP) Endpoint(port, gidIndex int) (Endpoint, error) {
 	const op = "endpoint"
 	if qp == nil || qp.name == nil {
@@ -103,9 +104,13 @@ func (qp *QP) Endpoint(port, gidIndex int) (Endpoint, error) {
 		return Endpoint{}, opError(op, qp.dev, qp.name(), fmt.Errorf("datagrams have no peer: %w", syscall.EINVAL))
 	}
 	qp.mu.Lock()
-	e := qp.endpoint
+	e, hadPort, hadIndex := qp.endpoint, qp.port, qp.gidIdx
 	qp.mu.Unlock()
 	if e != (Endpoint{}) {
+		if port != hadPort || gidIndex >= 0 && gidIndex != hadIndex {
+			return Endpoint{}, invalid(op, qp.dev, qp.name(),
+				"it is on port %d with GID %d already: go to RESET first to have it on another", hadPort, hadIndex)
+		}
 		return e, nil
 	}
 	g, p, err := qp.pickGID(port, gidIndex)
@@ -121,7 +126,7 @@ func (qp *QP) Endpoint(port, gidIndex int) (Endpoint, error) {
 		e.MTU = min(e.MTU, g.MTU)
 	}
 	qp.mu.Lock()
-	qp.endpoint = e
+	qp.endpoint, qp.gidIdx = e, g.Index
 	qp.mu.Unlock()
 	return e, nil
 }

@@ -20,12 +20,22 @@ func TestEndpoint(t *testing.T) {
 	r.ok(err)
 	again, err := a.Endpoint(1, -1)
 	r.ok(err)
+	for _, o := range [][2]int{{2, -1}, {1, 3}, {0, 1}} {
+		_, err := a.Endpoint(o[0], o[1])
+		r.is(err, syscall.EINVAL, "another port or GID")
+		if err != nil && !contains(err.Error(), "RESET") {
+			t.Errorf("no advice: %v", err)
+		}
+	}
+	again, err = a.Endpoint(1, 1)
+	r.ok(err)
 	eb, err := b.Endpoint(1, 1)
 	r.ok(err)
 	if ea != again || ea.QPN != a.Num() || ea.GID != r.gid(1) || ea.MTU != ib.MTU1024 || ea.PSN >= 1<<24 || a.State() != ib.StateInit || eb.GID != ea.GID {
 		t.Errorf("%v, %v, %v", ea, again, eb)
 	}
 	r.is(a.Join(eb, nil), verbs.ErrNoReceives, "Join")
+	r.is(verbs.ErrNoReceives, syscall.EINVAL, "as in C")
 	r.recv(a, 1)
 	eb.MTU = ib.MTU512
 	r.ok(a.Join(eb, &verbs.PathOptions{Access: ib.RemoteWrite, TrafficClass: 8}))
@@ -53,6 +63,12 @@ func TestEndpoint(t *testing.T) {
 	r.ok(uc.Join(verbs.Endpoint{QPN: 1, GID: ib.GID{0: 0xFD, 15: 9}, MTU: ib.MTU1024}, &verbs.PathOptions{NoReceives: true}))
 	if suc.Attr().State != ib.StateRTS {
 		t.Error("UC")
+	}
+	r.ok(uc.Modify(&verbs.QPAttr{State: ib.StateReset}, ib.AttrState))
+	ue, err := uc.Endpoint(1, 1)
+	r.ok(err)
+	if ue.GID != r.gid(1) {
+		t.Errorf("after RESET: %v", ue)
 	}
 	ud, _ := r.qp(verbs.QPConfig{Type: ib.UD, SendCQ: cq, MaxSendWR: 8, MaxRecvWR: 8})
 	_, err = ud.Endpoint(1, -1)

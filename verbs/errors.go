@@ -13,9 +13,9 @@ import (
 )
 
 // OpError says what failed, on what. It wraps the cause, so errors.Is works with
-// net.ErrClosed, os.ErrDeadlineExceeded, errors.ErrUnsupported and syscall.Errno.
-// Methods of the data path return the bare sentinels below instead, as they must
-// not allocate.
+// net.ErrClosed, errors.ErrUnsupported and syscall.Errno. Methods of the data path return
+// the bare sentinels below instead, as they must not allocate, and waits whose context
+// has ended give the context's error as it is.
 type OpError struct {
 	Op     string // "create qp"
 	Device string // "mlx5_0"
@@ -84,8 +84,8 @@ var (
 	// ErrSRQ: a receive was posted to a queue pair that takes them from an SRQ.
 	ErrSRQ error = &dataError{"queue pair takes its receives from a shared receive queue", syscall.EINVAL}
 
-	// ErrClosed: the queue pair, or a completion queue of it, was closed. It is
-	// net.ErrClosed.
+	// ErrClosed: the queue pair, or a completion queue of it, was closed; or what the request
+	// names: a memory region, an address handle, a memory window. It is net.ErrClosed.
 	ErrClosed = net.ErrClosed
 )
 
@@ -107,8 +107,8 @@ var ErrOneConsumer = errors.New("verbs: channel has another consumer")
 
 // ErrNoReceives: QP.Join was called before a receive was posted. The peer's first
 // message would meet an empty queue. Post first, or set PathOptions.NoReceives if only
-// one-sided operations will come.
-var ErrNoReceives = errors.New("verbs: no receive posted before the queue pair was connected")
+// one-sided operations will come. It is cm.ErrNoReceives too.
+var ErrNoReceives error = &dataError{"no receive posted before the queue pair was connected: post receives, or set NoReceives if only one-sided operations will come", syscall.EINVAL}
 
 // ErrFailed is what QP.Err gives after the program itself failed the queue pair: Fail,
 // Drain, or a Modify to the error state.
