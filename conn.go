@@ -241,6 +241,9 @@ func (c *Conn) finish() {
 // schedule sets the timer. One that fires too early looks again. mu is held.
 func (c *Conn) schedule() {
 	d, ok := c.e.Deadline()
+	if len(c.mem.send.b) > firstSend && c.idleSend() && (!ok || d > c.wrote+sendIdle) {
+		d, ok = c.wrote+sendIdle, true // see shrink
+	}
 	if !ok || c.over || c.fires != 0 && c.fires <= d {
 		return
 	}

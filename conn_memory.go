@@ -81,6 +81,8 @@ func (m *connMemory) free(h *hub) {
 const (
 	// firstSend is the send buffer of connections that write little at a time.
 	firstSend = 2 << 10
+	// sendIdle is how long a larger one stays when nothing is written.
+	sendIdle = time.Second
 	// mostLent bounds the memory that a hub lends to connections in bulk transfer. It is a
 	// bound of the whole, beside Config.RecvBuf for each.
 	mostLent = 1 << 30
@@ -127,7 +129,7 @@ func (c *Conn) idleSend() bool { return c.e.Unsent() == 0 && c.e.Unacked() == 0 
 
 // shrink gives a send buffer back that is not used. mu is held.
 func (c *Conn) shrink() {
-	if c.mem.send.s == nil || !c.idleSend() || now()-c.wrote < time.Second {
+	if c.mem.send.s == nil || !c.idleSend() || now()-c.wrote < sendIdle {
 		return
 	}
 	if c.e.SetSendBuffer(0) {

@@ -142,3 +142,76 @@ func TestLentWhenAccepted(t *testing.T) {
 		})
 	}
 }
+
+// TestSendBufferGoesBack: a large send buffer goes back a second after the last write, or as
+// soon as the peer has taken what was written, whatever the times of keep-alive.
+func TestSendBufferGoesBack(t *testing.T) {
+	for _, compatible := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			fabric := rdmatest.NewFabric(t, 0)
+			cfg := func(host string) *Config {
+				return &Config{Provider: fabric.Host(netip.MustParseAddr(host)), Compatible: compatible, KeepAlive: -1, RecvBuf: 64 << 10}
+			}
+			ln, err := (&ListenConfig{Config: cfg("10.0.0.1")}).Listen(t.Context(), "rdma", "10.0.0.1:7471")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer ln.Close()
+			a, err := (&Dialer{Config: cfg("10.0.0.2")}).Dial("rdma", "10.0.0.1:7471")
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := a.(*Conn)
+			s, err := ln.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			is := func(want int, when string) {
+				t.Helper()
+				synctest.Wait()
+				c.mu.Lock()
+				defer c.mu.Unlock()
+				if n := len(c.mem.send.b); n != want {
+					t.Errorf("compatible %v: a send buffer of %d bytes, want %d: %s", compatible, n, want, when)
+				}
+			}
+			sleep := func(d time.Duration) { time.Sleep(d); synctest.Wait() }
+			write := func(n int) {
+				t.Helper()
+				if _, err := c.Write(make([]byte, n)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			read := func(n int) {
+				t.Helper()
+				if _, err := io.CopyN(io.Discard, s, int64(n)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			const all = defaultSendBuf
+			for range 3 {
+				write(100_000)
+				read(100_000)
+				sleep(500 * time.Millisecond)
+				write(100)
+				read(100)
+				sleep(900 * time.Millisecond)
+				is(all, "it was used less than a second ago")
+				sleep(200 * time.Millisecond)
+				is(0, "it was not used for a second")
+			}
+			// Nobody reads: it is in use for as long as that takes.
+			write(all)
+			sleep(time.Hour)
+			is(all, "the peer has not read")
+			read(all)
+			sleep(time.Second)
+			is(0, "the peer has read everything")
+			done := make(chan struct{})
+			go func() { c.Close(); close(done) }()
+			s.Close()
+			<-done
+			time.Sleep(time.Minute)
+		})
+	}
+}
