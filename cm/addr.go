@@ -14,6 +14,14 @@ type Addr struct{ netip.AddrPort }
 // Network gives "rdma".
 func (a Addr) Network() string { return "rdma" }
 
+// String gives host:port as Resolve takes it, and "<nil>" for the zero Addr.
+func (a Addr) String() string {
+	if !a.IsValid() {
+		return "<nil>"
+	}
+	return a.AddrPort.String()
+}
+
 var _ net.Addr = Addr{}
 
 // lookup turns host:port into addresses, in the order of the resolver. An empty host

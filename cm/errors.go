@@ -105,6 +105,12 @@ func (e *OpError) Error() string {
 // Unwrap gives the cause.
 func (e *OpError) Unwrap() error { return e.Err }
 
+// Is has the end of a context's time found as os.ErrDeadlineExceeded, which is what programs of
+// package net look for; it is found as context.DeadlineExceeded as well.
+func (e *OpError) Is(target error) bool {
+	return target == os.ErrDeadlineExceeded && errors.Is(e.Err, context.DeadlineExceeded)
+}
+
 // Timeout reports whether time ran out: the context's, the id's, or the network's.
 func (e *OpError) Timeout() bool {
 	return errors.Is(e.Err, os.ErrDeadlineExceeded) || errors.Is(e.Err, context.DeadlineExceeded) || errors.Is(e.Err, syscall.ETIMEDOUT)

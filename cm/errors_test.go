@@ -65,6 +65,9 @@ func TestOpErrorText(t *testing.T) {
 		if ne.Timeout() != want {
 			t.Errorf("Timeout of %v: %v", err, !want)
 		}
+		if got, want := errors.Is(ne, os.ErrDeadlineExceeded), want && err != syscall.ETIMEDOUT; got != want {
+			t.Errorf("%v is os.ErrDeadlineExceeded: %v", err, got)
+		}
 	}
 }
 

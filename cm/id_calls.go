@@ -322,8 +322,9 @@ var errRejected = wrong("cm: this side rejected the request")
 
 // Disconnect → Disconnected on both sides (rdma_disconnect). The queue pair is failed
 // at once, with net.ErrClosed as its cause: wait for completions that matter before.
-// A connection that is gone already, and one that was rejected, is no error. A
-// connection that is being made is withdrawn with Close.
+// A connection that is gone already, and one that was rejected, is no error, unless it went
+// with its device: then it is verbs.ErrDeviceGone. A connection that is being made is
+// withdrawn with Close.
 func (id *ID) Disconnect() error {
 	waits, err := id.disconnect()
 	if err != nil || !waits {

@@ -3,8 +3,10 @@ package cm_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -143,7 +145,7 @@ func TestResolveAllAddresses(t *testing.T) {
 		short, cancel2 := context.WithTimeout(t.Context(), time.Second) // less than a share
 		defer cancel2()
 		_, err = cm.ResolveAddrs(short, w.p, addrs)
-		if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, syscall.ENETUNREACH) {
+		if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, syscall.ENETUNREACH) {
 			t.Errorf("short: %v", err)
 		}
 		_, err = cm.ResolveAddrs(t.Context(), w.p, addrs[1:])
@@ -176,5 +178,17 @@ func TestNames(t *testing.T) {
 	var op *cm.OpError
 	if !errors.As(err, &op) || op.Op != "look up" {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestAddr: what Addr prints can be dialled, and the zero one says that it is none.
+func TestAddr(t *testing.T) {
+	t.Parallel()
+	for want, a := range map[string]cm.Addr{
+		"<nil>": {}, "10.0.0.1:7": {AddrPort: netip.MustParseAddrPort("10.0.0.1:7")}, "[fe80::1%eth0]:7": {AddrPort: netip.MustParseAddrPort("[fe80::1%eth0]:7")},
+	} {
+		if got := fmt.Sprint(a); got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
 	}
 }

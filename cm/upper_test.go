@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"syscall"
 	"testing"
@@ -218,7 +219,7 @@ func TestC223_CancelAtEachStep(t *testing.T) {
 				r, err := cm.Resolve(ctx, w.p, l.Addr().String(), nil)
 				switch step {
 				case "ResolveAddr", "ResolveRoute":
-					if !errors.Is(err, context.DeadlineExceeded) {
+					if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, os.ErrDeadlineExceeded) {
 						t.Errorf("got %v", err)
 					}
 				default:
@@ -247,7 +248,7 @@ func TestC223_CancelAtEachStep(t *testing.T) {
 						w.post(qp)
 						_, err = req.Accept(ctx, nil)
 					}
-					if !errors.Is(err, context.DeadlineExceeded) {
+					if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, os.ErrDeadlineExceeded) {
 						t.Errorf("got %v", err)
 					}
 					if err := qp.PostRecv(verbs.Recv(1, w.mr.SGE(0, 1))); !errors.Is(err, net.ErrClosed) {
