@@ -16,6 +16,5 @@ func TestGuestConformance(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	known, unsteady := profile(os.Getenv("LAB_GUEST"))
-	rdmatest.Conformance(t, p, &rdmatest.ConformanceOptions{Known: known, Unsteady: unsteady, Limit: time.Minute})
+	rdmatest.Conformance(t, p, profile(os.Getenv("LAB_GUEST")).put(&rdmatest.ConformanceOptions{Limit: time.Minute}))
 }

@@ -1,6 +1,7 @@
 package rdmatest
 
 import (
+	"errors"
 	"net"
 
 	"github.com/verbena-rdma/verbena/ib"
@@ -12,6 +13,9 @@ func areaPD() []check {
 	return []check{
 		{"C-017_AllocateAndFree", 0, allocateAndFree},
 		{"C-018_DomainInUse", 0, domainInUse},
+		{"C-018_AddressHandle", 0, domainOfAddressHandle},
+		{"C-018_Window", 0, domainOfWindow},
+		{"C-018_SharedQueue", 0, domainOfSharedQueue},
 	}
 }
 
@@ -65,4 +69,60 @@ func domainInUse(t *tb) {
 	if left := t.a.Objects(); len(left) != n {
 		t.Errorf("objects left: %v", left)
 	}
+}
+
+// domainOf closes a domain that has one child of a kind, and the child behind it.
+func (t *tb) domainOf(what string, child func(pd *verbs.PD) (interface{ Close() error }, error), works func()) {
+	t.Helper()
+	n := len(t.a.Objects())
+	pd, err := t.a.AllocPD()
+	t.ok(err, "allocate a protection domain")
+	t.Cleanup(func() { t.closed(pd, "domain") })
+	c, err := child(pd)
+	if errors.Is(err, errors.ErrUnsupported) {
+		t.Skipf("%s: %v", t.a.Info().Name, err)
+	}
+	t.ok(err, "create %s", what)
+	t.closed(pd, "domain with "+what)
+	_, err = pd.Alloc(4096, ib.LocalWrite)
+	t.isErr(err, net.ErrClosed, "register in a closed domain")
+	works()
+	if len(t.a.Objects()) <= n {
+		t.Errorf("no objects are listed while %s is open", what)
+	}
+	t.closed(c, what)
+	if left := t.a.Objects(); len(left) != n {
+		t.Errorf("objects left: %v", left)
+	}
+}
+
+func domainOfAddressHandle(t *tb) {
+	from, to := t.gid(t.a, 0), t.gid(t.b, 1)
+	at := verbs.AHAttr{DGID: to.GID, SGIDIndex: from.Index, HopLimit: 64, Global: true, Port: from.Port}
+	t.domainOf("an address handle", func(pd *verbs.PD) (interface{ Close() error }, error) { return pd.CreateAH(at) }, func() {})
+}
+
+func domainOfWindow(t *tb) {
+	t.supports(verbs.FeatureMemoryWindows)
+	var w *verbs.MW
+	t.domainOf("a memory window", func(pd *verbs.PD) (_ interface{ Close() error }, err error) {
+		w, err = pd.AllocMW(ib.MWType2)
+		return w, err
+	}, func() {
+		if w.RKey() == 0 {
+			t.Error("a window without a key")
+		}
+	})
+}
+
+func domainOfSharedQueue(t *tb) {
+	t.supports(verbs.FeatureSRQ)
+	var q *verbs.SRQ
+	t.domainOf("a shared receive queue", func(pd *verbs.PD) (_ interface{ Close() error }, err error) {
+		q, err = pd.CreateSRQ(verbs.SRQConfig{MaxWR: 4})
+		return q, err
+	}, func() {
+		_, _, err := q.Query()
+		t.ok(err, "query a shared queue whose domain is closed")
+	})
 }

@@ -94,41 +94,33 @@ func pollEmpty(t *tb) {
 	a.empty()
 }
 
-// Completions of each queue come in the order of the posts, however they are polled.
+// Completions of each queue come in the order of the posts, however they are polled, with
+// sends and receives of a queue pair in one completion queue.
 func completionOrder(t *tb) {
 	const rounds, depth = 1000, 24
 	for _, batch := range []int{1, 7, 64} {
 		a, b := t.pair(func(l *link) { l.oneQ = true })
-		posted, nextSend, nextRecv := 0, 0, 0
-		for posted < depth {
-			b.recv(uint64(posted), 0, 8)
-			posted++
+		ends := []*traffic{{end: a}, {end: b}}
+		for _, e := range ends {
+			for range depth {
+				e.postRecv()
+			}
 		}
-		sent, got := 0, 0
 		dst := make([]verbs.WC, batch)
-		for sent < rounds || got < rounds {
-			for nextSend < rounds && a.qp.SendRoom() > 0 && nextSend-sent < depth {
-				a.send(verbs.Send(uint64(nextSend), a.sge(0, 8), ib.Signaled))
-				nextSend++
-			}
+		for ends[0].left(rounds) || ends[1].left(rounds) {
 			progress := false
-			n, err := a.scq.Poll(dst)
-			t.ok(err, "poll the sends")
-			for _, wc := range dst[:n] {
-				if wc.ID != uint64(sent) || wc.Status != ib.StatusSuccess {
-					t.Fatalf("batches of %d: send %d with %v, want %d", batch, wc.ID, wc.Status, sent)
+			for i, e := range ends {
+				// No more than the peer has receives for.
+				for e.sends < rounds && e.sends < ends[1-i].recvs && e.sends-e.sent < depth {
+					e.send(verbs.Send(uint64(e.sends), e.sge(0, 8), ib.Signaled))
+					e.sends++
 				}
-				sent, progress = sent+1, true
-			}
-			n, err = b.scq.Poll(dst)
-			t.ok(err, "poll the receives")
-			for _, wc := range dst[:n] {
-				if wc.ID != uint64(nextRecv) || wc.Status != ib.StatusSuccess {
-					t.Fatalf("batches of %d: receive %d with %v, want %d", batch, wc.ID, wc.Status, nextRecv)
+				n, err := e.scq.Poll(dst)
+				t.ok(err, "poll")
+				for _, wc := range dst[:n] {
+					e.count(batch, wc)
 				}
-				got, nextRecv, progress = got+1, nextRecv+1, true
-				b.recv(uint64(posted), 0, 8)
-				posted++
+				progress = progress || n > 0
 			}
 			if !progress {
 				t.pause()
@@ -139,11 +131,43 @@ func completionOrder(t *tb) {
 	}
 }
 
+// traffic counts the requests of an end, and their completions.
+type traffic struct {
+	*end
+	sends, recvs int // posted
+	sent, got    int // complete
+}
+
+const ofRecv = 1 << 32 // in the id of a receive
+
+func (e *traffic) left(rounds int) bool { return e.sent < rounds || e.got < rounds }
+
+func (e *traffic) postRecv() {
+	e.Helper()
+	e.recv(ofRecv|uint64(e.recvs), 0, 8)
+	e.recvs++
+}
+
+// count checks that a completion is the next one of its queue.
+func (e *traffic) count(batch int, wc verbs.WC) {
+	e.Helper()
+	n, want := &e.sent, uint64(e.sent)
+	if wc.ID&ofRecv != 0 {
+		n, want = &e.got, ofRecv|uint64(e.got)
+	}
+	if wc.ID != want || wc.Status != ib.StatusSuccess || wc.Opcode.IsRecv() != (wc.ID&ofRecv != 0) {
+		e.Fatalf("%s, batches of %d: %v %#x with %v, want %#x", e.name, batch, wc.Opcode, wc.ID, wc.Status, want)
+	}
+	if *n++; n == &e.got {
+		e.postRecv()
+	}
+}
+
 // pause gives the device a moment; the test fails when its time is over.
 func (t *tb) pause() {
 	t.Helper()
 	if t.limit.Err() != nil {
-		t.Fatal("no progress")
+		t.inVain("no progress")
 	}
 	t.pass(50*time.Microsecond, 50*time.Microsecond)
 }
@@ -332,30 +356,40 @@ func goneBeforePoll(t *tb) {
 
 func overrun(t *tb) {
 	t.drainAsync(t.a)
-	a, b := t.pair(func(l *link) { l.cqs = 4; l.cfg.AllowOverrun = true; l.cfg.MaxSendWR = 64 })
+	a, b := t.pair(overrunning)
+	for i := range uint64(3) { // the receives will be flushed
+		a.recv(100+i, 0, 8)
+	}
 	room := a.scq.Cap()
-	for i := range room + 8 {
-		if err := a.qp.PostSend(verbs.Write(uint64(i), b.mr.Remote(0, 8), a.sge(0, 8), ib.Signaled)); err != nil {
-			break // the queue pair has failed already
-		}
-	}
-	for {
-		ev := t.asyncEvent(t.a)
-		if ev.Type == ib.EventCQErr {
-			if ev.CQ != a.scq {
-				t.Error("the event names another queue")
-			}
-			break
-		}
-	}
+	a.overflow(b)
+	t.wantCQErr(t.a, a.scq)
 	t.until("the queue pair fails", func() bool { return a.qp.State() == ib.StateError || a.qp.Err() != nil })
-	// No silent loss: what came before is given or the queue says that it is broken.
+	a.state(ib.StateError)
+	// No silent loss: what came before is given, in order, or the queue says that it is broken;
+	// and then there is nothing but flushes.
 	var wcs [64]verbs.WC
 	n, err := a.scq.Poll(wcs[:])
+	flushed := false
+	for i, wc := range wcs[:n] {
+		flushed = flushed || wc.Status != ib.StatusSuccess
+		if want := ib.StatusWRFlush; flushed && wc.Status != want || !flushed && wc.ID != uint64(i) {
+			t.Errorf("completion %d of a queue that overran: request %d with %v", i, wc.ID, wc.Status)
+		}
+	}
 	if err == nil && n < room {
 		n2, err2 := a.scq.Poll(wcs[n:])
 		if err2 == nil && n2 == 0 {
 			t.Errorf("a queue that lost completions gave %d of %d and no error", n, room)
+		}
+	}
+	for i := range uint64(3) {
+		a.got(100+i, ib.StatusWRFlush)
+	}
+	err = a.qp.PostSend(verbs.Write(200, b.mr.Remote(0, 8), a.sge(0, 8), ib.Signaled))
+	if err == nil {
+		wc, err := a.scq.Next(t.limit)
+		if err == nil && wc.Status != ib.StatusWRFlush {
+			t.Errorf("a post behind an overrun completed with %v", wc.Status)
 		}
 	}
 	t.grace()

@@ -20,6 +20,7 @@ func areaRC() []check {
 		{"C-095_Read", 0, readScattered},
 		{"C-096_Atomics", 0, atomics},
 		{"C-097_AtomicsAreAtomic", 0, atomicsAreAtomic},
+		{"C-097_SpinLock", 0, spinLock},
 		{"C-098_Inline", 0, inline},
 		{"C-099_ScatterGather", 0, scatterGather},
 		{"C-100_ZeroLength", 0, zeroLength},
@@ -154,12 +155,14 @@ func atomics(t *tb) {
 	t.untouched(b.mr.Bytes()[24:], 0, "behind the word")
 }
 
-func atomicsAreAtomic(t *tb) {
+// contend gives queue pairs that reach the same memory of b, each with a completion queue of
+// its own.
+func (t *tb) contend(n int) (ends []*end, b *end) {
+	t.Helper()
 	t.supports(verbs.FeatureAtomics)
-	const pairs, each = 8, 500
 	a, b := t.pair(func(l *link) { l.cqs = 2048 })
-	ends := []*end{a}
-	for len(ends) < pairs {
+	ends = append(ends, a)
+	for len(ends) < n {
 		s, c := t.sibling(a), t.sibling(b)
 		s.scq = t.cq(t.a, 64, nil)
 		cfg := a.qp.Config()
@@ -168,26 +171,111 @@ func atomicsAreAtomic(t *tb) {
 		t.join(s, c)
 		ends = append(ends, s)
 	}
+	return ends, b
+}
+
+// do posts a request and waits for its end.
+func (e *end) do(wr verbs.SendWR) error {
+	wr.Flags |= ib.Signaled
+	if err := e.qp.PostSend(wr); err != nil {
+		return err
+	}
+	wc, err := e.scq.Next(e.limit)
+	if err != nil {
+		return err
+	}
+	if wc.ID != wr.ID {
+		return fmt.Errorf("completion %d, want %d", wc.ID, wr.ID)
+	}
+	return wc.Err()
+}
+
+func atomicsAreAtomic(t *tb) {
+	const pairs = 8
+	each, enough := uint64(10000), time.Now().Add(3*time.Second)
+	if t.Virtual {
+		each = 2000
+	}
+	t.latency()
+	ends, b := t.contend(pairs)
 	at := b.mr.Remote(0, 8)
+	var sums [pairs]uint64
 	var wg sync.WaitGroup
 	for i, e := range ends {
 		wg.Go(func() {
-			for n := range uint64(each) {
-				err := e.qp.PostSend(verbs.FetchAdd(n, at, uint64(i+1), a.sge(8*(i+1), 8), ib.Signaled))
-				if err != nil {
-					t.Errorf("post: %v", err)
+			last := uint64(0)
+			for n := uint64(1); n <= each && (t.Virtual || time.Now().Before(enough)); n++ {
+				if err := e.do(verbs.FetchAdd(n, at, uint64(i+1), e.sge(8*(i+1), 8), 0)); err != nil {
+					t.Errorf("fetch and add %d: %v", n, err)
 					return
 				}
-				if wc, err := e.scq.Next(t.limit); err != nil || wc.Err() != nil {
-					t.Errorf("fetch and add: %v, %v", wc.Status, err)
+				sums[i] += uint64(i + 1)
+				old := word(e.mr, 8*(i+1))
+				if n > 1 && old < last {
+					t.Errorf("the word was %d, and then %d", last, old)
+				}
+				last = old + uint64(i+1)
+			}
+		})
+	}
+	wg.Wait()
+	want := uint64(0)
+	for _, s := range sums {
+		want += s
+	}
+	if got := word(b.mr, 0); got != want {
+		t.Errorf("sum %d, want %d", got, want)
+	}
+}
+
+// A lock that is taken with a compare-and-swap protects a number that is read, and written back.
+func spinLock(t *tb) {
+	const pairs, each = 4, 25
+	t.latency()
+	ends, b := t.contend(pairs)
+	lock, number := b.mr.Remote(0, 8), b.mr.Remote(64, 8)
+	var wg sync.WaitGroup
+	for i, e := range ends {
+		own, mine, off := uint64(i+1), e.sge(256*i, 8), 256*i
+		round := func() error {
+			for {
+				if err := e.do(verbs.CompareSwap(1, lock, 0, own, mine, 0)); err != nil {
+					return err
+				}
+				if word(e.mr, off) == 0 {
+					break
+				}
+			}
+			if err := e.do(verbs.Read(2, number, mine, 0)); err != nil {
+				return err
+			}
+			setWord(e.mr, off, word(e.mr, off)+1)
+			if err := e.do(verbs.Write(3, number, mine, 0)); err != nil {
+				return err
+			}
+			if err := e.do(verbs.CompareSwap(4, lock, own, 0, mine, 0)); err != nil {
+				return err
+			}
+			if holder := word(e.mr, off); holder != own {
+				return fmt.Errorf("the lock of %d was held by %d", own, holder)
+			}
+			return nil
+		}
+		wg.Go(func() {
+			for n := range each {
+				if err := round(); err != nil {
+					t.Errorf("queue pair %d, round %d: %v", i, n, err)
 					return
 				}
 			}
 		})
 	}
 	wg.Wait()
-	if got, want := word(b.mr, 0), uint64(each*pairs*(pairs+1)/2); got != want {
-		t.Errorf("sum %d, want %d", got, want)
+	if got := word(b.mr, 64); got != pairs*each {
+		t.Errorf("the number is %d, want %d", got, pairs*each)
+	}
+	if holder := word(b.mr, 0); holder != 0 {
+		t.Errorf("%d still holds the lock", holder)
 	}
 }
 

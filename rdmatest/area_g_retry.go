@@ -15,12 +15,14 @@ func areaRCRetry() []check {
 		{"C-130_RNRRetries", 0, rnrRetries},
 		{"C-130_ReceiveInTime", 0, receiveInTime},
 		{"C-131_RNRForEver", Patience, rnrForEver},
+		{"C-131_LongOutage", Patience, rnrLongOutage},
 		{"C-132_DefaultRNRTimer", VirtualTime, defaultRNRTimer},
 		{"C-134_PeerDoesNotAnswer", 0, peerDoesNotAnswer},
 		{"C-134_PeerCutOff", Faults | VirtualTime, peerCutOff},
 		{"C-135_SevenRetries", Faults | VirtualTime, sevenRetries},
 		{"C-136_NoTimeout", Faults | VirtualTime, noTimeout},
-		{"C-137_NumbersThatDoNotMatch", 0, numbersThatDoNotMatch},
+		{"C-137_NumberTooHigh", 0, func(t *tb) { numberThatDoesNotMatch(t, 5, "C-137/high", "C-137/high-upper") }},
+		{"C-137_NumberTooLow", 0, func(t *tb) { numberThatDoesNotMatch(t, -5, "C-137/low", "C-137/low") }},
 		{"C-142_LinkDownAndBack", Changes | VirtualTime, linkDownAndBack},
 		{"C-142_SourceAddressRemoved", Changes | VirtualTime, sourceAddressRemoved},
 	}
@@ -79,7 +81,39 @@ func rnrForEver(t *tb) {
 		l.b.MinRNRTimer = 100 * time.Millisecond
 	})
 	a.send(verbs.Send(1, a.sge(0, 8), ib.Signaled))
-	time.Sleep(5 * time.Second)
+	t.rnrOutage(5*time.Second, a, b)
+}
+
+// rnrOutage lets a send wait for its receive. A provider whose transport timer runs
+// meanwhile gives up.
+func (t *tb) rnrOutage(d time.Duration, a, b *end) {
+	t.Helper()
+	time.Sleep(d)
+	got, err := a.qp.Query(ib.AttrState)
+	t.ok(err, "query")
+	if got.State == ib.StateRTS {
+		a.empty()
+	}
+	b.recv(2, 0, 8)
+	wc, _ := a.sentAt(1, "C-131/sender", ib.StatusSuccess)
+	if wc.Status != ib.StatusSuccess {
+		a.state(ib.StateError)
+		b.quiet()
+		b.state(ib.StateRTS)
+		return
+	}
+	a.state(ib.StateRTS)
+	b.got(2, ib.StatusSuccess)
+}
+
+// A transport timer that is longer than the outage is not needed, and does no harm.
+func rnrLongOutage(t *tb) {
+	a, b := t.pair(func(l *link) {
+		l.a.RNRRetry, l.a.RetryCount, l.a.Timeout = 7, 7, time.Second
+		l.b.MinRNRTimer = 100 * time.Millisecond
+	})
+	a.send(verbs.Send(1, a.sge(0, 8), ib.Signaled))
+	time.Sleep(3 * time.Second)
 	a.empty()
 	a.state(ib.StateRTS)
 	b.recv(2, 0, 8)
@@ -181,16 +215,24 @@ func noTimeout(t *tb) {
 	heal()
 }
 
-func numbersThatDoNotMatch(t *tb) {
-	for _, d := range []int32{5, -5} {
+// A receiver that expects another number than the sender begins with delivers nothing. What
+// the sender makes of the answers may depend on the half of the numbers in which it begins.
+func numberThatDoesNotMatch(t *tb, d int32, lower, upper string) {
+	for _, psn := range []ib.PSN{0x1000, 0x6FFFF0, 0x900000, 0xFFF000} {
 		a, b := t.pair(func(l *link) {
 			l.a.Timeout, l.a.RetryCount = 8*time.Millisecond, 2
-			l.b.RQPSN = ib.PSN(int32(l.a.SQPSN)+d) & 0xFFFFFF
+			l.a.SQPSN, l.b.RQPSN = psn, ib.PSN(int32(psn)+d)&0xFFFFFF
 		})
+		point := lower
+		if psn >= 1<<23 {
+			point = upper
+		}
 		b.recv(1, 0, 64)
 		a.send(verbs.Send(2, a.sge(0, 8), ib.Signaled))
-		a.sent(2, ib.StatusRetryExc)
+		t.Logf("first number %v, expected is %v", psn, b.attr.RQPSN)
+		a.sentAt(2, point, ib.StatusRetryExc)
 		b.quiet()
+		b.state(ib.StateRTS)
 		t.closed(a.qp, "queue pair")
 		t.closed(b.qp, "queue pair")
 	}

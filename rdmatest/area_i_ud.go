@@ -140,29 +140,48 @@ func wrongQKey(t *tb) {
 	b.state(ib.StateRTS)
 }
 
-// A key with the top bit set stands for the sender's own.
+// A key with the top bit set stands for the sender's own. Who does not know that sends it as
+// it is, and the datagram is lost as with any wrong key.
 func ownQKey(t *tb) {
 	a, b := t.datagrams()
 	h := a.handle(b, 0)
 	b.recv(1, 0, grhLen+8)
+	copy(a.mr.Bytes(), "with own")
 	a.send(verbs.SendTo(1, h, b.qp.Num(), 1<<31|0x77, a.mr.SGE(0, 8), ib.Signaled))
 	a.sent(1, ib.StatusSuccess)
-	b.got(1, ib.StatusSuccess)
+	want := "with own"
+	if _, arrived := b.gotAt(1, "C-154/own", ib.StatusSuccess); !arrived {
+		want = "the next"
+		copy(a.mr.Bytes(), want)
+		a.send(verbs.SendTo(2, h, b.qp.Num(), testKey, a.mr.SGE(0, 8), ib.Signaled))
+		a.sent(2, ib.StatusSuccess)
+		b.got(1, ib.StatusSuccess)
+	}
+	if got := string(b.mr.Bytes()[grhLen : grhLen+8]); got != want {
+		t.Errorf("received %q, want %q", got, want)
+	}
+	b.quiet()
+	b.state(ib.StateRTS)
 }
 
 // A receive that is too small fails alone: no sender can take the queue pair down.
 func datagramTooLong(t *tb) {
-	a, b := t.datagrams()
-	h := a.handle(b, 0)
-	for i, n := range []int{grhLen - 1, grhLen, grhLen + 7} {
-		b.recv(uint64(i), 0, n)
-		b.recv(uint64(10+i), 1024, grhLen+8)
+	for _, n := range []int{grhLen - 1, grhLen, grhLen + 7} {
+		a, b := t.datagrams()
+		h := a.handle(b, 0)
+		b.recv(1, 0, n)
+		b.recv(2, 1024, grhLen+8)
 		for range 2 {
 			a.send(verbs.SendTo(0, h, b.qp.Num(), testKey, a.mr.SGE(0, 8), ib.Signaled))
 			a.sent(0, ib.StatusSuccess)
 		}
-		b.got(uint64(i), ib.StatusLocLen)
-		b.got(uint64(10+i), ib.StatusSuccess)
-		b.state(ib.StateRTS)
+		b.gotAt(1, "C-155/small", ib.StatusLocLen)
+		if wc, ok := b.gotAt(2, "C-155/next", ib.StatusSuccess); ok && wc.Status != ib.StatusSuccess {
+			b.state(ib.StateError)
+		} else {
+			b.state(ib.StateRTS)
+		}
+		b.quiet()
+		a.state(ib.StateRTS)
 	}
 }

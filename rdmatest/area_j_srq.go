@@ -17,6 +17,7 @@ func areaSRQ() []check {
 		{"C-170_InUse", 0, srqInUse},
 		{"C-171_NotFlushed", 0, srqNotFlushed},
 		{"C-171_LastWQE", 0, srqLastWQE},
+		{"C-171_LastWQEByPeer", 0, srqLastWQEByPeer},
 		{"C-172_ShortReceive", 0, srqShortReceive},
 	}
 }
@@ -107,7 +108,39 @@ func srqLastWQE(t *tb) {
 	t.drainAsync(t.b)
 	b.share(1, 0, 64)
 	b.fail()
-	t.wantQPEvent(t.b, b.qp, ib.EventQPLastWQEReached)
+	t.lastWQE(b)
+}
+
+// It comes as well if it is the peer who makes the queue pair fail.
+func srqLastWQEByPeer(t *tb) {
+	a, b := t.shared(4)
+	t.drainAsync(t.b)
+	b.share(1, 0, 64)
+	bad := remoteOf(b.mr, 0, 8)
+	bad.RKey ^= 1
+	a.send(verbs.Write(1, bad, a.sge(0, 8), ib.Signaled))
+	a.sent(1, ib.StatusRemAccess)
+	b.state(ib.StateError)
+	t.lastWQE(b)
+}
+
+// lastWQE waits for the event, which comes once, and late for who listens late. What the
+// queue pair has not taken stays.
+func (t *tb) lastWQE(b *end) {
+	t.Helper()
+	b.quiet()
+	t.differs(func() { t.wantQPEvent(t.b, b.qp, ib.EventQPLastWQEReached) })
+	t.grace()
+	for {
+		ev, ok, err := t.b.Async().TryEvent()
+		t.ok(err, "look for another event")
+		if !ok {
+			return
+		}
+		if ev.Type == ib.EventQPLastWQEReached {
+			t.Error("LAST_WQE_REACHED twice")
+		}
+	}
 }
 
 func srqBadLimits(t *tb) {
@@ -152,8 +185,8 @@ func srqShortReceive(t *tb) {
 
 	b.share(1, 0, 8)
 	a.send(verbs.Send(1, a.sge(0, 64), ib.Signaled))
-	b.got(1, ib.StatusLocLen)
-	a.sent(1, ib.StatusRemInvReq)
+	b.gotAt(1, "C-172/receiver", ib.StatusLocLen)
+	a.sentAt(1, "C-172/sender", ib.StatusRemInvReq)
 	a.state(ib.StateError)
 	b.state(ib.StateError)
 

@@ -11,6 +11,7 @@ import (
 func areaWindows() []check {
 	return []check{
 		{"C-174_WindowBounds", 0, windowBounds},
+		{"C-174_WindowRights", 0, windowRights},
 		{"C-175_BindsThatFail", 0, bindsThatFail},
 		{"C-176_Invalidation", 0, invalidation},
 		{"C-176_KeyOfCompletion", 0, keyOfCompletion},
@@ -79,30 +80,57 @@ func (x *windowed) refused(to ib.Remote, what string) {
 	x.a.untouched(x.mr.Bytes(), 0, what)
 }
 
-// The window reaches from its first byte to its last, with the rights it was given.
+// The window reaches from its first byte to its last.
 func windowBounds(t *tb) {
 	x := t.windowed(ib.RemoteWrite)
-	r := x.w.Remote()
 	x.a.fill(0, windowSize, 0x5A)
-	x.a.send(verbs.Write(1, r, x.a.sge(0, windowSize), ib.Signaled))
+	x.a.send(verbs.Write(1, x.w.Remote(), x.a.sge(0, windowSize), ib.Signaled))
 	x.a.sent(1, ib.StatusSuccess)
-	mem := x.mr.Bytes()
-	t.same(mem[windowAt:windowAt+windowSize], pattern(windowSize, 0x5A), "a write of the whole window")
-	t.untouched(mem[:windowAt], 0, "before the window")
-	t.untouched(mem[windowAt+windowSize:], 0, "behind the window")
-	for what, to := range map[string]ib.Remote{
-		"the byte before": {Addr: r.Addr - 1, RKey: r.RKey, Len: 1},
-		"the byte behind": {Addr: r.Addr + windowSize, RKey: r.RKey, Len: 1},
-		"over the end":    {Addr: r.Addr + windowSize - 4, RKey: r.RKey, Len: 8},
+	x.only(windowAt, windowSize, 0x5A, "a write of the whole window")
+	for _, c := range []struct {
+		what  string
+		at, n int // from the begin of the window
+	}{
+		{"the byte before", -1, 1},
+		{"the byte behind", windowSize, 1},
+		{"over the begin", -4, 8},
+		{"over the end", windowSize - 4, 8},
 	} {
-		y := t.windowed(ib.RemoteWrite)
-		to.Addr += y.w.Remote().Addr - r.Addr
-		to.RKey = y.w.Remote().RKey
-		y.refused(to, what)
+		x := t.windowed(ib.RemoteWrite)
+		to := x.w.Remote()
+		to.Addr += uint64(c.at)
+		to.Len = uint32(c.n)
+		x.a.fill(0, c.n, 0x5A)
+		x.a.send(verbs.Write(2, to, x.a.sge(0, c.n), ib.Signaled))
+		t.Logf("write to %s", c.what)
+		wc, _ := x.a.sentAt(2, "C-174/outside", ib.StatusRemAccess)
+		if wc.Status == ib.StatusSuccess { // then the bounds are those of the region
+			x.only(windowAt+c.at, c.n, 0x5A, c.what)
+			continue
+		}
+		x.a.state(ib.StateError)
+		x.b.state(ib.StateError)
+		t.untouched(x.mr.Bytes(), 0, c.what)
 	}
-	// The right to read was not given.
-	x.a.send(verbs.Read(2, r.Slice(0, 8), x.a.sge(0, 8), ib.Signaled))
-	x.a.sent(2, ib.StatusRemAccess)
+}
+
+// only checks that n bytes of the region were written, and clears them.
+func (x *windowed) only(off, n int, seed byte, what string) {
+	x.a.Helper()
+	mem := x.mr.Bytes()
+	x.a.same(mem[off:off+n], pattern(n, seed), what)
+	clear(mem[off : off+n])
+	x.a.untouched(mem, 0, what+": the rest")
+}
+
+// A window gives the rights it was bound with, and no others.
+func windowRights(t *tb) {
+	x := t.windowed(ib.RemoteWrite)
+	x.a.send(verbs.Read(1, x.w.Remote().Slice(0, 8), x.a.sge(0, 8), ib.Signaled))
+	x.a.sent(1, ib.StatusRemAccess)
+	x.a.state(ib.StateError)
+	y := t.windowed(ib.RemoteRead)
+	y.refused(y.w.Remote().Slice(0, 8), "a write to a window for reads")
 }
 
 // What the library sees it refuses; what only the device knows fails the queue pair.
@@ -135,7 +163,7 @@ func bindsThatFail(t *tb) {
 	}
 	// A window that is bound.
 	b.send(verbs.BindMW(1, x.w, x.mr, 0, 8, ib.RemoteRead, ib.Signaled))
-	b.sent(1, ib.StatusMWBind)
+	b.sentAt(1, "C-175/bound", ib.StatusMWBind)
 	b.state(ib.StateError)
 }
 
@@ -179,9 +207,13 @@ func keyOfCompletion(t *tb) {
 	x.b.recv(3, 0, 64)
 	x.a.send(verbs.SendInv(4, k, x.a.sge(0, 8), ib.Signaled))
 	x.a.sent(4, ib.StatusSuccess)
-	if wc := x.b.got(3, ib.StatusSuccess); wc.Flags&ib.WithInv == 0 || wc.InvRKey != k {
-		t.Errorf("the receive says %v, key %v; want key %v", wc.Flags, wc.InvRKey, k)
-	}
+	wc := x.b.got(3, ib.StatusSuccess)
+	t.differs(func() {
+		if wc.Flags&ib.WithInv == 0 || wc.InvRKey != k {
+			t.Errorf("the receive says %v, key %v; want key %v", wc.Flags, wc.InvRKey, k)
+		}
+	})
+	x.refused(ib.Remote{Addr: x.w.Remote().Addr, RKey: k, Len: 8}, "a key that was taken away")
 }
 
 // Binds and invalidations of one window may be posted together, among other requests.
@@ -232,7 +264,7 @@ func invalidateNoWindow(t *tb) {
 	}
 	a, b := t.pair()
 	a.send(verbs.LocalInv(1, a.mr.RKey(), ib.Signaled))
-	a.sent(1, ib.StatusLocQPOp)
+	a.sentAt(1, "C-177/local", ib.StatusLocQPOp)
 	a.state(ib.StateError)
 	t.closed(b.qp, "queue pair")
 }

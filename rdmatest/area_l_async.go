@@ -17,12 +17,16 @@ func areaAsync() []check {
 	return []check{
 		{"C-183_GIDChange", Changes, gidChange},
 		{"C-184_PortEvents", Changes, portEvents},
-		{"C-185_QueuePairEvents", 0, queuePairEvents},
+		{"C-185_AccessError", 0, accessErrorEvent},
+		{"C-185_RequestError", 0, requestErrorEvent},
+		{"C-185_Established", 0, establishedEvent},
 		{"C-186_CQError", 0, cqError},
 		{"C-187_BurstIsDelivered", Changes, burstIsDelivered},
 		{"C-187_TwoReaders", Changes, twoReaders},
 		{"C-187_CloseWakesReader", 0, closeWakesReader},
-		{"C-188_CloseFromHandler", 0, closeFromHandler},
+		{"C-188_CloseQueuePair", 0, closeQueuePairFromHandler},
+		{"C-188_CloseCQ", 0, closeCQFromHandler},
+		{"C-188_CloseSRQ", 0, closeSRQFromHandler},
 		{"C-191_DeviceRemoval", Changes, deviceRemoval},
 	}
 }
@@ -75,57 +79,99 @@ func (t *tb) wantQPEvent(d *verbs.Device, qp *verbs.QP, want ib.EventType) {
 }
 
 // The responder hears what a peer did to its queue pair.
-func queuePairEvents(t *tb) {
+func accessErrorEvent(t *tb) {
 	t.drainAsync(t.b)
 	a, b := t.pair()
-	bad := remoteOf(b.mr, 0, 8)
+	a.badWrite(b)
+	t.differs(func() { t.wantQPEvent(t.b, b.qp, ib.EventQPAccessErr) })
+	b.state(ib.StateError)
+	t.drainAsync(t.b)
+}
+
+// badWrite writes with a key that is none, which fails both queue pairs.
+func (e *end) badWrite(to *end) {
+	e.Helper()
+	bad := remoteOf(to.mr, 0, 8)
 	bad.RKey ^= 1
-	a.send(verbs.Write(1, bad, a.sge(0, 8), ib.Signaled))
-	t.wantQPEvent(t.b, b.qp, ib.EventQPAccessErr)
-	a.sent(1, ib.StatusRemAccess)
+	e.send(verbs.Write(1, bad, e.sge(0, 8), ib.Signaled))
+	e.sent(1, ib.StatusRemAccess)
+}
 
-	a, b = t.pair(func(l *link) { l.b.Access = 0 })
+func requestErrorEvent(t *tb) {
+	t.drainAsync(t.b)
+	a, b := t.pair(func(l *link) { l.b.Access = 0 })
 	a.send(verbs.Write(1, b.mr.Remote(0, 8), a.sge(0, 8), ib.Signaled))
-	t.wantQPEvent(t.b, b.qp, ib.EventQPReqErr)
 	a.sent(1, ib.StatusRemInvReq)
+	t.differs(func() { t.wantQPEvent(t.b, b.qp, ib.EventQPReqErr) })
+	b.state(ib.StateError)
+	t.drainAsync(t.b)
+}
 
-	a, b = t.pair(func(l *link) { l.upTo = ib.StateRTR })
+// The first packet that comes in RTR says that the peer is there.
+func establishedEvent(t *tb) {
+	t.drainAsync(t.b)
+	a, b := t.pair(func(l *link) { l.upTo = ib.StateRTR })
 	b.recv(1, 0, 8)
 	a.send(verbs.Send(2, a.sge(0, 8), ib.Signaled))
-	t.wantQPEvent(t.b, b.qp, ib.EventCommEst)
 	a.sent(2, ib.StatusSuccess)
 	b.got(1, ib.StatusSuccess)
+	t.differs(func() { t.wantQPEvent(t.b, b.qp, ib.EventCommEst) })
+	b.rts()
 	t.drainAsync(t.b)
+}
+
+// overflow posts more than the queue of sends has room for.
+func (e *end) overflow(to *end) {
+	e.Helper()
+	for i := range e.scq.Cap() + 8 {
+		if e.qp.PostSend(verbs.Write(uint64(i), to.mr.Remote(0, 8), e.sge(0, 8), ib.Signaled)) != nil {
+			return // the queue pair has failed already
+		}
+	}
+}
+
+// overrunning is a link whose queues are too small.
+func overrunning(l *link) { l.cqs, l.cfg.AllowOverrun, l.cfg.MaxSendWR = 4, true, 64 }
+
+// wantCQErr waits for the event of a queue, and lets others pass.
+func (t *tb) wantCQErr(d *verbs.Device, cq *verbs.CQ) {
+	t.Helper()
+	for {
+		ev := t.asyncEvent(d)
+		if ev.Type == ib.EventCQErr {
+			if ev.CQ != cq {
+				t.Error("the event names another queue")
+			}
+			return
+		}
+	}
 }
 
 func cqError(t *tb) {
 	t.drainAsync(t.a)
-	a, b := t.pair(func(l *link) { l.cqs = 4; l.cfg.AllowOverrun = true; l.cfg.MaxSendWR = 64 })
-	for i := range a.scq.Cap() + 4 {
-		if a.qp.PostSend(verbs.Write(uint64(i), b.mr.Remote(0, 8), a.sge(0, 8), ib.Signaled)) != nil {
-			break
-		}
-	}
-	for {
-		ev := t.asyncEvent(t.a)
-		if ev.Type == ib.EventCQErr {
-			if ev.CQ != a.scq {
-				t.Error("the event names another queue")
-			}
-			break
-		}
-	}
+	a, b := t.pair(overrunning)
+	a.overflow(b)
+	t.wantCQErr(t.a, a.scq)
 	t.grace()
-	for { // one is enough
+	more := 0
+	for {
 		ev, ok, err := t.a.Async().TryEvent()
 		t.ok(err, "look for another event")
 		if !ok {
-			return
+			break
 		}
-		if ev.Type == ib.EventCQErr {
-			t.Error("a second CQ_ERR for one overrun")
+		if ev.Type != ib.EventCQErr {
+			continue
+		}
+		if more++; ev.CQ != a.scq {
+			t.Error("the event names another queue")
 		}
 	}
+	t.differs(func() {
+		if more > 0 {
+			t.Errorf("%d CQ_ERR for one overrun", 1+more)
+		}
+	})
 }
 
 func burstIsDelivered(t *tb) {
@@ -208,45 +254,120 @@ func closeWakesReader(t *tb) {
 	t.isErr(err, net.ErrClosed, "allocate on a closed device")
 }
 
-// An event is acknowledged before it is seen: no Close waits for its reader.
-func closeFromHandler(t *tb) {
-	t.drainAsync(t.b)
-	for _, inHandler := range []bool{true, false} {
-		a, b := t.pair()
-		bad := remoteOf(b.mr, 0, 8)
-		bad.RKey ^= 1
-		a.send(verbs.Write(1, bad, a.sge(0, 8), ib.Signaled))
-		if inHandler {
-			closed := make(chan error, 1)
-			cancel := t.b.Async().Observe(func(ev verbs.AsyncEvent) {
-				if ev.QP == b.qp && ev.Type == ib.EventQPAccessErr {
-					closed <- errors.Join(ev.QP.Close(), b.rcq.Close(), b.scq.Close())
-				}
-			})
-			t.wantQPEvent(t.b, b.qp, ib.EventQPAccessErr)
-			cancel()
-			t.ok(<-closed, "close in the handler")
-		} else {
-			t.wantQPEvent(t.b, b.qp, ib.EventQPAccessErr)
-			t.closed(b.qp, "queue pair after its event")
-		}
-		a.sent(1, ib.StatusRemAccess)
+// drain stops the sends of a queue pair, for which it has an event.
+func (e *end) drain() {
+	e.Helper()
+	a := e.attr
+	a.State = ib.StateSQD
+	err := e.qp.Modify(&a, ib.AttrState)
+	if errors.Is(err, errors.ErrUnsupported) {
+		e.Skipf("%s: %v", e.dev.Info().Name, err)
 	}
-	// An event of an object that is closed before it is read names no object.
-	a, b := t.pair()
-	bad := remoteOf(b.mr, 0, 8)
-	bad.RKey ^= 1
-	a.send(verbs.Write(1, bad, a.sge(0, 8), ib.Signaled))
-	a.sent(1, ib.StatusRemAccess)
+	e.ok(err, "%s: modify to SQD", e.name)
+}
+
+// An event is acknowledged before it is seen: no Close waits for its reader. The tests close
+// in the handler, behind the event, and before it is read: then it names no object.
+func closeQueuePairFromHandler(t *tb) {
+	t.drainAsync(t.b)
+	_, b := t.pair()
+	b.drain()
+	t.closesInHandler(func(ev verbs.AsyncEvent) bool { return ev.QP == b.qp && ev.Type == ib.EventSQDrained },
+		func(ev verbs.AsyncEvent) error { return errors.Join(ev.QP.Close(), b.rcq.Close(), b.scq.Close()) })
+	_, b = t.pair()
+	b.drain()
+	t.drained(t.b, b.qp)
+	t.closed(b.qp, "queue pair behind its event")
+	_, b = t.pair()
+	b.drain()
+	t.grace()
 	t.closed(b.qp, "queue pair before its event")
+	t.unnamed(t.b, func(ev verbs.AsyncEvent) bool { return ev.QP == b.qp })
+}
+
+func closeCQFromHandler(t *tb) {
+	t.drainAsync(t.b)
+	over := func() (a, b *end) {
+		a, b = t.pair(overrunning)
+		b.overflow(a)
+		return a, b
+	}
+	_, b := over()
+	t.closesInHandler(func(ev verbs.AsyncEvent) bool { return ev.CQ == b.scq && ev.Type == ib.EventCQErr },
+		func(ev verbs.AsyncEvent) error { return errors.Join(b.qp.Close(), ev.CQ.Close()) })
+	t.grace()
+	t.drainAsync(t.b)
+	_, b = over()
+	t.wantCQErr(t.b, b.scq)
+	t.closed(b.qp, "queue pair")
+	t.closed(b.scq, "queue behind its event")
+	t.grace()
+	t.drainAsync(t.b)
+	_, b = over()
+	t.grace()
+	t.closed(b.qp, "queue pair")
+	t.closed(b.scq, "queue before its event")
+	t.unnamed(t.b, func(ev verbs.AsyncEvent) bool { return ev.CQ == b.scq })
+}
+
+func closeSRQFromHandler(t *tb) {
+	t.supports(verbs.FeatureSRQ)
+	t.drainAsync(t.b)
+	limited := func() (a, b *end) {
+		a, b = t.shared(4)
+		b.share(1, 0, 64)
+		b.share(2, 64, 64)
+		t.ok(b.srq.SetLimit(2), "set the limit")
+		a.send(verbs.Send(1, a.sge(0, 8), ib.Signaled))
+		a.sent(1, ib.StatusSuccess)
+		b.got(1, ib.StatusSuccess)
+		return a, b
+	}
+	_, b := limited()
+	t.closesInHandler(func(ev verbs.AsyncEvent) bool { return ev.SRQ == b.srq && ev.Type == ib.EventSRQLimitReached },
+		func(ev verbs.AsyncEvent) error { return errors.Join(b.qp.Close(), ev.SRQ.Close()) })
+	_, b = limited()
+	if ev := t.asyncEvent(t.b); ev.SRQ != b.srq || ev.Type != ib.EventSRQLimitReached {
+		t.Errorf("event %+v", ev)
+	}
+	t.closed(b.qp, "queue pair")
+	t.closed(b.srq, "shared queue behind its event")
+	_, b = limited()
+	t.grace()
+	t.closed(b.qp, "queue pair")
+	t.closed(b.srq, "shared queue before its event")
+	t.unnamed(t.b, func(ev verbs.AsyncEvent) bool { return ev.SRQ == b.srq })
+}
+
+// closesInHandler waits for an event, with an observer that closes what it names.
+func (t *tb) closesInHandler(is func(verbs.AsyncEvent) bool, shut func(verbs.AsyncEvent) error) {
+	t.Helper()
+	closed := make(chan error, 1)
+	done := false
+	cancel := t.b.Async().Observe(func(ev verbs.AsyncEvent) {
+		if !done && is(ev) {
+			done = true
+			closed <- shut(ev)
+		}
+	})
+	defer cancel()
+	for len(closed) == 0 {
+		t.asyncEvent(t.b)
+	}
+	t.ok(<-closed, "close in the handler")
+}
+
+// unnamed reads the events that are there: none may be of an object that is closed.
+func (t *tb) unnamed(d *verbs.Device, closed func(verbs.AsyncEvent) bool) {
+	t.Helper()
 	for {
-		ev, ok, err := t.b.Async().TryEvent()
+		ev, ok, err := d.Async().TryEvent()
 		t.ok(err, "fetch")
 		if !ok {
-			break
+			return
 		}
-		if ev.QP == b.qp {
-			t.Errorf("event %v of a closed queue pair", ev.Type)
+		if closed(ev) {
+			t.Errorf("event %v of a closed object", ev.Type)
 		}
 	}
 }

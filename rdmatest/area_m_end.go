@@ -109,63 +109,54 @@ func closeInsteadOfDisconnect(t *tb) {
 	c.over(io.EOF)
 }
 
+// A channel that is closed leaves its connections alone; the peer hears of their ends.
+func channelClosedUnderConnection(t *tb) {
+	c, s, _ := t.meet(nil, nil)
+	t.closed(c.ch, "client's channel")
+	t.exchange(c, s)
+	t.noEvent(s.ch)
+	t.closed(c.id, "client's id")
+	s.over(io.EOF)
+	s.flushed()
+}
+
+// A client that goes before it is answered: the request is delivered all the same, neither
+// accept nor reject finds anybody, and nothing more is heard of it.
 func clientGivesUp(t *tb) {
 	lch, l := t.listener(0)
 	ch := t.channel(t.Provider)
-	// Before the request is fetched: it is delivered all the same, and is dead.
-	c := t.ask(ch, l, nil)
-	t.grace()
-	t.closed(c.id, "client")
-	t.grace()
-	ev, ok, err := lch.TryEvent()
-	t.ok(err, "look for the request")
-	if ok {
-		s := t.equip("server", lch, ev.ID)
-		t.anyErrOrEnd(s, "accept a request whose peer is gone")
-		t.closed(ev.ID, "request")
-	}
-	// Before accept, and before reject.
-	for _, rejected := range []bool{false, true} {
-		c := t.ask(ch, l, nil)
-		s := t.requested(lch, l)
-		t.closed(c.id, "client")
-		t.grace()
-		if rejected {
-			if err := s.id.Reject(nil); err != nil && err.Error() == "" {
-				t.Error("error without text")
-			}
-		} else {
-			t.anyErrOrEnd(s, "accept after the peer gave up")
+	for _, c := range []struct {
+		what           string
+		early, refused bool // closed before the request is fetched; answered with a rejection
+	}{
+		{"before the request is fetched", true, false},
+		{"before the request is fetched, and rejected", true, true},
+		{"before accept", false, false},
+		{"before reject", false, true},
+	} {
+		p := t.ask(ch, l, nil)
+		var s *peer
+		if !c.early {
+			s = t.requested(lch, l)
 		}
+		t.grace()
+		t.closed(p.id, "client")
+		t.grace()
+		if c.early {
+			s = t.requested(lch, l)
+		}
+		if c.refused {
+			t.isErr(s.id.Reject(nil), einval, "%s: reject", c.what)
+		} else {
+			t.isErr(s.id.Accept(nil), einval, "%s: accept", c.what)
+		}
+		t.grace()
+		t.noEvent(lch)
 		t.closed(s.id, "request")
 	}
 	t.grace()
-	for { // of children nothing comes any more
-		ev, ok, err := lch.TryEvent()
-		t.ok(err, "look for an event")
-		if !ok {
-			break
-		}
-		t.Errorf("event %v of a request that is over", ev.Type)
-	}
+	t.noEvent(lch)
 	t.dial(ch, lch, l, nil, nil) // the listener goes on
-}
-
-// anyErrOrEnd accepts a request whose peer is gone: the accept fails, or the
-// connection ends at once.
-func (t *tb) anyErrOrEnd(s *peer, what string) {
-	t.Helper()
-	if err := s.id.Accept(nil); err != nil {
-		t.isErr(err, nil, "%s", what)
-		return
-	}
-	ev, err := s.ch.Event(t.limit)
-	t.ok(err, "%s: wait for the end", what)
-	switch ev.Type {
-	case cm.Disconnected, cm.Rejected, cm.Unreachable, cm.ConnectError:
-	default:
-		t.Errorf("%s: event %v", what, ev.Type)
-	}
 }
 
 func listenerClosed(t *tb) {

@@ -19,12 +19,14 @@ import (
 func areaCMEvents() []check {
 	return []check{
 		{"C-143_PeerDropsQueuePair", Patience, peerDropsQueuePair},
+		{"C-143_SevenRetries", Patience, peerDropsQueuePairForEver},
 		{"C-212_PassiveSide", 0, passiveSide},
 		{"C-212_WaitingFloor", 0, waitingFloor},
 		{"C-215_OrderlyDisconnect", 0, orderlyDisconnect},
 		{"C-216_DisconnectAgain", 0, disconnectAgain},
 		{"C-216_BothAtOnce", 0, bothAtOnce},
 		{"C-217_CloseInsteadOfDisconnect", 0, closeInsteadOfDisconnect},
+		{"C-217_ChannelClosed", 0, channelClosedUnderConnection},
 		{"C-218_ClientGivesUp", 0, clientGivesUp},
 		{"C-219_ListenerClosed", 0, listenerClosed},
 		{"C-219_ListenerClosedUnderRequests", 0, listenerClosedUnderRequests},
@@ -47,6 +49,21 @@ func peerDropsQueuePair(t *tb) {
 	c.sent(50, ib.StatusRetryExc)
 	c.state(ib.StateError)
 	t.isErr(c.qp.Err(), ib.ErrRetryExc, "cause")
+	t.noEvent(c.ch)
+}
+
+// Seven retries are an end as well, though some devices take them for none.
+func peerDropsQueuePairForEver(t *tb) {
+	c, s, _ := t.meet(&cm.ConnParam{AckTimeout: 16 * time.Millisecond, RetryCount: 7}, nil)
+	t.closed(s.qp, "the peer's queue pair")
+	c.send(verbs.Send(50, c.sge(0, 8), ib.Signaled))
+	time.Sleep(3 * time.Second)
+	if _, ended := c.sentAt(50, "C-143/sender", ib.StatusRetryExc); ended {
+		c.state(ib.StateError)
+		t.isErr(c.qp.Err(), ib.ErrRetryExc, "cause")
+	} else {
+		c.state(ib.StateRTS)
+	}
 	t.noEvent(c.ch)
 }
 

@@ -4,15 +4,13 @@ import (
 	"hash/fnv"
 	"net/netip"
 	"os"
-	"runtime"
 	"slices"
 	"strconv"
-	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -44,17 +42,23 @@ type ConformanceOptions struct {
 	Needs Ability
 
 	// Limit is how long a test may take where time is real; zero: 10 s. An emulated
-	// machine needs more, and from 30 s on those run that have the need Patience. A test
-	// that is Known has 3 s, as it may wait in vain, and one that is Unsteady 10 s.
+	// machine needs more, and from 30 s on those run that have the need Patience.
 	Limit time.Duration
 
-	// Known names tests that fail on this provider, with the reason. Such a test
-	// runs, and its failures are logged, not counted; if it passes, it fails as
-	// "no longer needed": so a profile never outlives its reasons.
+	// Accept names points of tests where this provider gives another status than the
+	// standard, and says which: "C-119/receiver". Nothing else will do there, the
+	// standard's own status neither, unless it is in the list: then it depends on timing
+	// inside the provider. No status at all says that nothing completes. A point that no
+	// test asks for fails the run: so a profile never outlives its reasons.
+	Accept map[string][]ib.Status
+
+	// Known names tests of something that this provider lacks and no status tells, with
+	// the reason. Such a test marks what that is: this part must fail, and is given 3 s, as
+	// it may wait in vain; all else must pass. If nothing fails, it is "no longer needed".
 	Known map[string]string
 
-	// Unsteady is Known for tests that fail on some runs and pass on others, by timing
-	// inside the provider. Neither counts.
+	// Unsteady is Known for what is missing on some runs and there on others, by timing
+	// inside the provider. The part has 10 s, and may pass.
 	Unsteady map[string]string
 }
 
@@ -81,6 +85,7 @@ const (
 	Changes                          // the provider can lose its device, addresses and link; see softroce
 	Patience                         // tests that wait for seconds can run; VirtualTime has it
 	OtherAddress                     // Peer has a Bed.OtherAddr; a provider with Changes is given one
+	IPv4                             // both sides have addresses of IPv4
 )
 
 // anyWire is the need of tests of faults that also work in real time, with any device at
@@ -103,7 +108,7 @@ func OnFabricOneHost(t *testing.T, run func(t *testing.T, b Bed)) {
 	})
 }
 
-// OnFabricIPv6 is an Each as OnFabric, over IPv6.
+// OnFabricIPv6 is an Each as OnFabric, over IPv6. Its beds have all but IPv4.
 func OnFabricIPv6(t *testing.T, run func(t *testing.T, b Bed)) {
 	onFabric(t, run, func(f *Fabric) Bed {
 		return f.bed(netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2"))
@@ -167,23 +172,25 @@ func Conformance(t *testing.T, p verbs.Provider, o *ConformanceOptions) {
 	if has&Changes != 0 {
 		has |= OtherAddress
 	}
-	known, unsteady := newProfile(o.Known), newProfile(o.Unsteady)
+	entries := newProfile(o)
 	for _, c := range allChecks() {
 		if c.needs&^has != 0 || o.Needs&^c.needs != 0 {
 			continue
 		}
-		reason, expected := known.take(c.name)
-		may := false
-		if !expected {
-			reason, may = unsteady.take(c.name)
-		}
+		entries.note(c.name, false)
 		t.Run(c.name, func(t *testing.T) {
-			each(t, func(t *testing.T, b Bed) { runCheck(t, c, b, reason, expected, may) })
+			entries.note(c.name, true)
+			each(t, func(t *testing.T, b Bed) { runCheck(t, c, b, entries, entries.excuse(c.name)) })
 		})
 	}
-	for _, name := range append(known.rest(), unsteady.rest()...) {
-		t.Errorf("the profile names %q, which is no test that ran", name)
-	}
+	t.Cleanup(func() { // when those that run in parallel have ended
+		if t.Failed() {
+			return
+		}
+		for _, complaint := range entries.idle() {
+			t.Error(complaint)
+		}
+	})
 }
 
 // bed is the one that all tests share.
@@ -207,6 +214,9 @@ func (o *ConformanceOptions) bed(t *testing.T, p verbs.Provider) (Bed, Ability) 
 	}
 	b.Addr = addrOf(t, b.Provider, b.Addr)
 	b.PeerAddr = addrOf(t, b.Peer, b.PeerAddr)
+	if b.Addr.Is4() && b.PeerAddr.Is4() {
+		has |= IPv4
+	}
 	return b, has
 }
 
@@ -249,127 +259,12 @@ func allChecks() []check {
 		areaKinds())
 }
 
-// profile is the list of known divergences; each may be taken once.
-type profile struct {
-	mu   sync.Mutex
-	left map[string]string
-}
-
-func newProfile(known map[string]string) *profile {
-	p := &profile{left: map[string]string{}}
-	for name, reason := range known {
-		p.left[name] = reason
-	}
-	return p
-}
-
-func (p *profile) take(name string) (reason string, ok bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	reason, ok = p.left[name]
-	delete(p.left, name)
-	return reason, ok
-}
-
-func (p *profile) rest() []string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var names []string
-	for name := range p.left {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
-
-// runCheck runs a test on a bed. A test that is expected to fail runs with its
-// failures caught, and so does one that may fail.
-func runCheck(t testing.TB, c check, b Bed, reason string, expected, may bool) {
-	t.Helper()
-	if !expected && !may {
-		c.f(newTB(t, b))
-		return
-	}
-	if strings.TrimSpace(reason) == "" {
-		t.Fatalf("the profile names %q without a reason", c.name)
-	}
-	k := &knownTB{TB: t}
-	b.Limit = 0
-	if expected {
-		b.Limit = knownLimit
-	}
-	done := make(chan struct{})
-	go func() { // FailNow ends a goroutine
-		defer close(done)
-		c.f(newTB(k, b))
-	}()
-	<-done
-	if !k.failed() && may {
-		return
-	}
-	if !k.failed() {
-		t.Errorf("known to differ (%s), but passes: take it out of the profile", reason)
-		return
-	}
-	t.Logf("differs as known: %s", reason)
-}
-
-// knownTB logs failures instead of counting them.
-type knownTB struct {
-	testing.TB
-	mu  sync.Mutex
-	bad bool
-}
-
-func (k *knownTB) failed() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.bad
-}
-
-func (k *knownTB) Fail() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.bad = true
-}
-
-func (k *knownTB) FailNow() {
-	k.Fail()
-	runtime.Goexit()
-}
-
-func (k *knownTB) Failed() bool { return k.failed() }
-
-func (k *knownTB) Error(args ...any) {
-	k.TB.Helper()
-	k.TB.Log(args...)
-	k.Fail()
-}
-
-func (k *knownTB) Errorf(format string, args ...any) {
-	k.TB.Helper()
-	k.TB.Logf(format, args...)
-	k.Fail()
-}
-
-func (k *knownTB) Fatal(args ...any) {
-	k.TB.Helper()
-	k.TB.Log(args...)
-	k.FailNow()
-}
-
-func (k *knownTB) Fatalf(format string, args ...any) {
-	k.TB.Helper()
-	k.TB.Logf(format, args...)
-	k.FailNow()
-}
-
 // Bounds of waits: on a virtual clock they cost nothing, on a real one they are only
 // reached by a failure.
 const (
 	virtualLimit = 24 * time.Hour
 	realLimit    = 10 * time.Second
-	knownLimit   = 3 * time.Second // of what fails, as far as is known
+	knownLimit   = 3 * time.Second // of what is missing, as far as is known
 	virtualGrace = time.Second
 	realGrace    = 15 * time.Millisecond
 )

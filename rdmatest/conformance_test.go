@@ -17,13 +17,13 @@ const everything = rdmatest.Faults | rdmatest.VirtualTime | rdmatest.TwoHosts | 
 
 // The embedded device on two hosts of a fabric, in virtual time.
 func TestConformance(t *testing.T) {
-	rdmatest.Conformance(t, nil, &rdmatest.ConformanceOptions{Each: rdmatest.OnFabric, Has: everything})
+	rdmatest.Conformance(t, nil, &rdmatest.ConformanceOptions{Each: rdmatest.OnFabric, Has: everything | rdmatest.IPv4})
 }
 
 // Both sides on one device.
 func TestConformanceOneHost(t *testing.T) {
 	rdmatest.Conformance(t, nil, &rdmatest.ConformanceOptions{
-		Each: rdmatest.OnFabricOneHost, Has: everything &^ rdmatest.TwoHosts,
+		Each: rdmatest.OnFabricOneHost, Has: everything&^rdmatest.TwoHosts | rdmatest.IPv4,
 	})
 }
 

@@ -59,7 +59,7 @@ func TestC040_KindsOfMemory(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer unix.Munmap(mem)
-			synctest.Test(t, func(t *testing.T) { carries(newTB(t, fabricBed(NewFabric(t, 40))), mem) })
+			synctest.Test(t, func(t *testing.T) { carries(newTB(t, fabricBed(NewFabric(t, 40)), nil, nil), mem) })
 			if kind.fd < 0 {
 				return
 			}

@@ -1,9 +1,11 @@
 package rdmatest
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"os"
+	"runtime"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -38,47 +40,145 @@ func (f *fakeTB) end() string {
 	return strings.Join(f.errors, "\n")
 }
 
-// A profile excuses a test that fails, and complains about one that does not.
+// heldTB is a fakeTB whose test may end at once.
+type heldTB struct{ fakeTB }
+
+func (h *heldTB) Fail()         { h.Errorf("failed") }
+func (h *heldTB) FailNow()      { h.Fail(); runtime.Goexit() }
+func (h *heldTB) Skipped() bool { return false }
+func (h *heldTB) Fatalf(format string, args ...any) {
+	h.Errorf(format, args...)
+	runtime.Goexit()
+}
+
+// runHeld runs a test of the suite under a profile, with its clean-ups, and gives what it
+// complains about.
+func runHeld(t *testing.T, c check, o *ConformanceOptions) (complaints string) {
+	synctest.Test(t, func(t *testing.T) {
+		f := NewFabric(t, 1)
+		held := &heldTB{fakeTB{TB: t}}
+		p := newProfile(o)
+		p.note(c.name, true)
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			runCheck(held, c, fabricBed(f), p, p.excuse(c.name))
+		}()
+		<-done
+		complaints = strings.Join(append(p.idle(), held.end()), "\n")
+	})
+	return strings.TrimSpace(complaints)
+}
+
+// A profile excuses the marked part of a test if it fails, and nothing else.
 func TestKnown(t *testing.T) {
 	t.Parallel()
-	fails := check{"C-999_Fails", 0, func(t *tb) {
-		defer func() { t.Error("deferred") }()
-		t.Fatalf("not as it should be")
-	}}
-	passes := check{"C-999_Passes", 0, func(*tb) {}}
+	const name = "C-999_Test"
+	good := func(*tb) {}
+	fails := func(t *tb) { t.Fatalf("not as it should be") }
+	waits := func(t *tb) { t.ok(context.DeadlineExceeded, "wait") }
+	leaks := func(t *tb) {
+		pd, err := t.a.AllocPD()
+		t.ok(err, "allocate")
+		t.TB.Cleanup(func() { t.closed(pd, "domain") })
+		t.TB.Cleanup(func() { t.Errorf("found when it is cleaned up") })
+	}
+	marked := func(in, after func(t *tb)) func(*tb) {
+		return func(t *tb) {
+			t.differs(func() { in(t) })
+			after(t)
+		}
+	}
+	stalling := func(in, after func(t *tb)) func(*tb) {
+		return func(t *tb) {
+			t.stalls(func() { in(t) })
+			after(t)
+		}
+	}
 	for _, c := range []struct {
-		check    check
-		reason   string
-		unsteady bool
-		bad      bool
+		what   string
+		f      func(*tb)
+		reason string // "": no entry
+		may    bool
+		want   string // a complaint
 	}{
-		{fails, "the device is old", false, false},
-		{passes, "the device is old", false, true},
-		{fails, " ", false, true},
-		{fails, "the device is slow", true, false},
-		{passes, "the device is slow", true, false},
-		{passes, "", true, true},
+		{"no entry", marked(good, good), "", false, ""},
+		{"no entry, fails", marked(fails, good), "", false, "not as it should be"},
+		{"known", marked(fails, good), "it is old", false, ""},
+		{"known, passes", marked(good, good), "it is old", false, "take it out"},
+		{"known, fails elsewhere", marked(fails, fails), "it is old", false, "not as it should be"},
+		{"known, fails before", fails, "it is old", false, "not as it should be"},
+		{"known, marks nothing", good, "it is old", false, "take it out"},
+		{"known, without a reason", marked(fails, good), " ", false, "without a reason"},
+		{"known, fails in its clean-up", marked(fails, leaks), "it is old", false, "when it is cleaned up"},
+		{"known, one part of two", func(t *tb) { marked(fails, good)(t); marked(good, good)(t) }, "it is old", false, "take it out"},
+		{"unsteady, fails", marked(fails, good), "it is slow", true, ""},
+		{"unsteady, passes", marked(good, good), "it is slow", true, ""},
+		{"unsteady, fails elsewhere", marked(good, fails), "it is slow", true, "not as it should be"},
+		{"unsteady, marks nothing", good, "it is slow", true, "take it out"},
+		{"stalls", stalling(waits, good), "it is slow", true, ""},
+		{"stalls, and is wrong", stalling(fails, good), "it is slow", true, "not as it should be"},
+		{"stalls elsewhere", stalling(waits, waits), "it is slow", true, "wait"},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			f := NewFabric(t, 1)
-			outer := &knownTB{TB: t}
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				runCheck(outer, c.check, fabricBed(f), c.reason, !c.unsteady, c.unsteady)
-			}()
-			<-done
-			if outer.failed() != c.bad {
-				t.Errorf("%s with reason %q: failed %v, want %v", c.check.name, c.reason, outer.failed(), c.bad)
-			}
-		})
+		o := &ConformanceOptions{}
+		switch {
+		case c.reason == "":
+		case c.may:
+			o.Unsteady = map[string]string{name: c.reason}
+		default:
+			o.Known = map[string]string{name: c.reason}
+		}
+		if got := runHeld(t, check{name, 0, c.f}, o); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%s: complaints %q, want %q", c.what, got, c.want)
+		}
 	}
-	p := newProfile(map[string]string{"C-1_A": "a", "C-2_B": "b"})
-	if r, ok := p.take("C-1_A"); !ok || r != "a" {
-		t.Errorf("took %q, %v", r, ok)
+	o := &ConformanceOptions{Known: map[string]string{"C-998_Other": "a"}, Unsteady: map[string]string{"C-997_Other": "b"}}
+	if got := runHeld(t, check{name, 0, good}, o); strings.Count(got, "no test that ran") != 2 {
+		t.Errorf("names that did not run: %q", got)
 	}
-	if left := p.rest(); len(left) != 1 || left[0] != "C-2_B" {
-		t.Errorf("names that did not run: %v", left)
+}
+
+// What is accepted at a point of a test is all that will do there, and must be asked for.
+func TestAccept(t *testing.T) {
+	t.Parallel()
+	refused := check{"C-999_Refused", 0, func(t *tb) { // completes with REM_ACCESS_ERR
+		a, b := t.pair()
+		bad := remoteOf(b.mr, 0, 8)
+		bad.RKey ^= 1
+		a.send(verbs.Write(1, bad, a.sge(0, 8), ib.Signaled))
+		a.sentAt(1, "C-999/sender", ib.StatusRemAccess)
+	}}
+	lost := check{"C-999_Lost", 0, func(t *tb) { // does not complete
+		a, _ := t.pair()
+		a.send(verbs.Send(1, a.sge(0, 8), ib.Signaled))
+		a.sentAt(1, "C-999/sender", ib.StatusSuccess)
+	}}
+	const point = "C-999/sender"
+	for _, c := range []struct {
+		what   string
+		c      check
+		accept map[string][]ib.Status
+		want   string
+	}{
+		{"the standard", refused, nil, ""},
+		{"the alternative", check{"C-999_Other", 0, func(t *tb) {
+			a, b := t.pair()
+			bad := remoteOf(b.mr, 0, 8)
+			bad.RKey ^= 1
+			a.send(verbs.Write(1, bad, a.sge(0, 8), ib.Signaled))
+			a.sentAt(1, point, ib.StatusSuccess)
+		}}, map[string][]ib.Status{point: {ib.StatusRemAccess}}, ""},
+		{"the standard where another is accepted", refused, map[string][]ib.Status{point: {ib.StatusRemOp}}, "no longer needed"},
+		{"either", refused, map[string][]ib.Status{point: {ib.StatusRemOp, ib.StatusRemAccess}}, ""},
+		{"nothing, and it comes", refused, map[string][]ib.Status{point: {}}, "nothing is accepted"},
+		{"nothing", lost, map[string][]ib.Status{point: {}}, ""},
+		{"a point that nobody asks for", refused, map[string][]ib.Status{"C-999/other": {ib.StatusRemOp}}, "no longer needed"},
+		{"a point of another entry", refused, map[string][]ib.Status{"C-998/sender": {ib.StatusRemOp}}, "no test that ran"},
+	} {
+		got := runHeld(t, c.c, &ConformanceOptions{Accept: c.accept})
+		if (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%s: complaints %q, want %q", c.what, got, c.want)
+		}
 	}
 }
 
