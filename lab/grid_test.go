@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"time"
 
 	"github.com/verbena-rdma/verbena/ib"
@@ -54,8 +55,33 @@ const stepLimit = 45 * time.Second
 // frame is what the sides exchange.
 type frame struct {
 	Err   string
+	Late  bool // the error is a wait in vain
 	Value json.RawMessage
 }
+
+// error is what the other side says with it.
+func (f frame) error() error {
+	err := fmt.Errorf("the other side: %s", f.Err)
+	if f.Late {
+		err = fmt.Errorf("%w, %w", err, context.DeadlineExceeded)
+	}
+	return err
+}
+
+// isLate reports an error that says no more than that time is over.
+func isLate(err error) bool {
+	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
+}
+
+// stall is the error of a turn that did not come to its end in time, with nothing wrong in
+// what came.
+type stall struct {
+	active int // the side whose requests it is about
+	err    error
+}
+
+func (s *stall) Error() string { return s.err.Error() }
+func (s *stall) Unwrap() error { return s.err }
 
 // swap gives the other side a value and gets its. It is the barrier between the steps: no
 // side goes on before the other is there. An error given instead is the end of both.
@@ -72,15 +98,31 @@ func (g *grid) swap(mine, theirs any) error {
 		return fmt.Errorf("the other side: %w", err)
 	}
 	if f.Err != "" {
-		return fmt.Errorf("the other side: %s", f.Err)
+		return f.error()
 	}
 	return json.Unmarshal(f.Value, theirs)
 }
 
 // tell has the other side end with an error of this one.
 func (g *grid) tell(err error) {
-	g.conn.SetDeadline(time.Now().Add(5 * time.Second))
-	g.enc.Encode(frame{Err: err.Error()})
+	g.conn.SetDeadline(time.Now().Add(tellLimit))
+	g.enc.Encode(frame{Err: err.Error(), Late: isLate(err)})
+}
+
+const tellLimit = 5 * time.Second
+
+// hear gives the error with which the other side has ended, if it says so.
+func (g *grid) hear() error {
+	g.conn.SetDeadline(time.Now().Add(tellLimit))
+	for {
+		var f frame
+		if g.dec.Decode(&f) != nil {
+			return nil
+		}
+		if f.Err != "" {
+			return f.error()
+		}
+	}
 }
 
 func (g *grid) barrier() error {
@@ -99,7 +141,7 @@ func (g *grid) run(ctx context.Context, c gridCase) (err error) {
 	defer cancel()
 	defer func() {
 		if err != nil {
-			g.tell(err)
+			err = g.ended(err)
 		}
 	}()
 	d, err := verbs.Open(g.p, "")
@@ -137,10 +179,31 @@ func (g *grid) run(ctx context.Context, c gridCase) (err error) {
 	for active := range 2 {
 		x := &turn{script: script, of: c, qp: qp, cq: cq, mr: mr, peer: peer, active: active == g.side, turn: active, side: g.side}
 		if err := g.play(ctx, x); err != nil {
-			return fmt.Errorf("side %d is active: %w", active, err)
+			return turnError(active, err)
 		}
 	}
 	return nil
+}
+
+// turnError is the error of a turn.
+func turnError(active int, err error) error {
+	err = fmt.Errorf("side %d is active: %w", active, err)
+	if isLate(err) {
+		return &stall{active, err}
+	}
+	return err
+}
+
+// ended tells the other side why this one ends. Who waits in vain may do so because the other
+// has found a fault: then that is the error.
+func (g *grid) ended(err error) error {
+	g.tell(err)
+	if isLate(err) {
+		if theirs := g.hear(); theirs != nil && !isLate(theirs) {
+			return theirs
+		}
+	}
+	return err
 }
 
 // play does one direction.
