@@ -315,6 +315,55 @@ func TestTruncated(t *testing.T) {
 	})
 }
 
+// TestDisconnectedWhileClosing: the peer's DREQ while Close waits for the last word is an
+// orderly end if the peer's device has all data, and a reset if that is not known: data that
+// were copied into the request keep no memory, but may be on their way all the same.
+func TestDisconnectedWhileClosing(t *testing.T) {
+	t.Parallel()
+	for _, x := range []struct {
+		name        string
+		n           int
+		data, word  bool // completed
+		ev          Events
+		alsoDrained bool
+	}{
+		{"inline", 5, false, false, Failed, false},
+		{"inline, word acknowledged", 5, true, true, Finished, true},
+		{"signaled", 400, false, false, Failed, false},
+		{"signaled and acknowledged", 400, true, false, Finished, true},
+		{"nothing", 0, false, false, Finished, false},
+	} {
+		a, _, now := newPair(t, defaultPair(Compatible), 1)
+		for _, op := range a.sq {
+			a.e.Sent(*now, op.ID)
+		}
+		a.pump()
+		a.events, a.sq = 0, nil
+		a.toWrite = x.n
+		a.write(x.n)
+		a.e.Close(*now)
+		a.pump()
+		for _, op := range a.sq {
+			last := word(op.Imm).op() == wordControl
+			if op.Signaled && (x.data && !last || x.word && last) {
+				a.e.Sent(*now, op.ID)
+			}
+		}
+		if inline := a.sq[0].Inline && !a.sq[0].Signaled; x.n > 0 && inline != (x.n == 5) {
+			t.Fatalf("%s: %+v", x.name, a.sq[0].Op)
+		}
+		if drained := a.e.Events()&Drained != 0; drained != x.alsoDrained {
+			t.Errorf("%s: Drained %v", x.name, drained)
+		}
+		a.e.Disconnected()
+		a.pump()
+		err := a.e.Err()
+		if a.events&(Failed|Finished) != x.ev || (x.ev == Failed) != errors.Is(err, ErrReset) {
+			t.Errorf("%s: events %b, %v", x.name, a.events, err)
+		}
+	}
+}
+
 // TestC290_Linger: Close delivers what was written before, to a slow reader too.
 func TestC290_CloseDelivers(t *testing.T) {
 	both(t, func(t *testing.T, m Mode) {

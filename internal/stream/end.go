@@ -222,9 +222,11 @@ func (e *Engine) Disconnected() {
 	}
 }
 
-// delivered reports whether the peer's device has everything that was committed.
+// delivered reports whether the peer's device is known to have everything that was
+// committed. (A message that was copied into its request keeps nothing of the send buffer.)
 func (e *Engine) delivered() bool {
-	return e.out.pending() == 0 && e.out.write.n == 0 && e.out.tail == e.out.head
+	o := &e.out
+	return o.pending() == 0 && o.write.n == 0 && o.done >= o.lastData
 }
 
 // Fail says that the queue pair works no more: a completion failed, or the device is

@@ -36,6 +36,7 @@ type outgoing struct {
 	slots    []slot // by id
 	done     uint64 // ids up to here have completed
 	last     uint64 // id that was given last
+	lastData uint64 // the same, of those with data
 	quiet    int    // requests behind the last signaled one
 	quietLen uint64 // their bytes
 	signaled int    // signaled data requests outstanding
@@ -99,6 +100,7 @@ func (e *Engine) emit(op *Op, kind slotKind, ring uint32, must bool) {
 	}
 	must = must || o.quiet+1 >= len(o.slots)/4
 	if kind != slotControl {
+		o.lastData = o.last
 		// What keeps memory is followed by a signaled request, at the end of a burst at the
 		// latest; and a message in doubt must not make later ones wait for nothing.
 		must = must || ring > 0 && (o.pending() == 0 || o.quietLen+uint64(n) >= o.size/4) ||
@@ -217,12 +219,12 @@ func (e *Engine) SetNoDelay(on bool) { e.cfg.NoDelay = on }
 // sent takes a completion.
 func (e *Engine) sent(id uint64) {
 	o := &e.out
-	used := o.tail - o.head
+	before := o.done
 	if !o.complete(id) {
 		return
 	}
 	e.checkRoom()
-	if used > 0 && o.tail == o.head {
+	if before < o.lastData && e.delivered() {
 		e.events |= Drained
 	}
 	if l := e.end.lastSent; l != 0 && o.done >= l {

@@ -180,7 +180,7 @@ type Events uint32
 const (
 	Readable     Events = 1 << iota // Peek gives data, the end or an error
 	Writable                        // Room gives room, or an error
-	Drained                         // the peer's device has taken everything that was committed
+	Drained                         // the peer's device has taken everything that was committed; of a silent request a later completion tells
 	Failed                          // Err is not nil: the connection is over; disconnect now
 	Finished                        // it ended in order: disconnect now
 	WantRecv                        // the peer sends more than fits: Want says how large buffers should be
