@@ -29,6 +29,7 @@ type role struct {
 	back    chan struct{}          // cap 1: the hub's goroutine has the role
 	ended   chan struct{}
 	stop    atomic.Bool
+	wanted  atomic.Bool // by recall, while somebody else had it
 	timer   *time.Timer
 	mu      sync.Mutex   // setting the timer
 	fires   atomic.Int64 // when it does; 0: it is not set
@@ -69,11 +70,16 @@ func (r *role) claim() bool { return !r.held.Load() && r.held.CompareAndSwap(fal
 // handBack gives the role, which the caller has, to the hub's goroutine.
 func (r *role) handBack() { r.back <- struct{}{} }
 
-// vacate gives the role, which the caller has, to whoever comes first.
+// vacate gives the role, which the caller has, to whoever comes first; to the hub's goroutine
+// if that is needed, also if the caller cannot have known it.
 func (r *role) vacate() {
 	now := time.Since(epoch)
 	r.since.Store(int64(now))
 	r.held.Store(false)
+	if r.h.fds.Load() > 0 || r.stop.Load() || r.wanted.Load() { // looked at behind held: see recall
+		r.recall()
+		return
+	}
 	r.arm(now, now+r.limit())
 }
 
@@ -151,9 +157,11 @@ func (r *role) onGrace() {
 	}
 }
 
-// recall gives the hub's goroutine the role now, if it is vacant.
+// recall gives the hub's goroutine the role now, or as soon as who has it leaves.
 func (r *role) recall() {
+	r.wanted.Store(true) // before held is looked at: see vacate
 	if r.claim() {
+		r.wanted.Store(false)
 		r.handBack()
 	}
 }
@@ -163,6 +171,7 @@ func (h *hub) serve() {
 	r := &h.role
 	defer close(r.ended)
 	for range r.back {
+		r.wanted.Store(false)
 		if r.expired.Swap(false) {
 			r.penalty = min(2*r.penalty+1, maxPenalty)
 			r.skip.Store(r.penalty)

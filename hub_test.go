@@ -73,6 +73,46 @@ func newRole() *role {
 	return r
 }
 
+// TestRoleRecalled: the hub's goroutine that is needed while somebody leaves the role has it at
+// once: for a descriptor that was made after the leaver had looked, for a connection in the
+// making, and at the end.
+func TestRoleRecalled(t *testing.T) {
+	for name, need := range map[string]func(r *role){
+		"descriptor": func(r *role) { r.h.fds.Add(1) },
+		"recall":     (*role).recall,
+		"end":        func(r *role) { r.stop.Store(true) },
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRole()
+			need(r)
+			r.vacate()
+			if !r.held.Load() || len(r.back) != 1 {
+				t.Errorf("%s: held %v, given to the hub's goroutine %v", name, r.held.Load(), len(r.back))
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		r := newRole()
+		r.recall()
+		r.vacate()
+		<-r.back
+		r.vacate() // once is enough
+		if r.held.Load() || len(r.back) != 0 {
+			t.Errorf("held %v, given %d times more", r.held.Load(), len(r.back))
+		}
+		time.Sleep(time.Second)
+		<-r.back
+		r.vacate()
+		r.recall() // it is vacant
+		<-r.back
+		r.vacate()
+		if r.held.Load() || len(r.back) != 0 {
+			t.Errorf("held %v, given %d times more", r.held.Load(), len(r.back))
+		}
+		time.Sleep(time.Second)
+	})
+}
+
 // TestRoleSharedGrace: a role that becomes vacant while others wait is soon with the hub's
 // goroutine, though the timer was set for later when nobody waited.
 func TestRoleSharedGrace(t *testing.T) {
