@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"net"
+	"time"
 
 	"github.com/verbena-rdma/verbena/internal/stream"
 )
@@ -29,8 +30,8 @@ func (c *Conn) Close() error {
 		return c.fail("close", net.ErrClosed)
 	}
 	c.closed = true
-	c.rdl.stop()
-	c.wdl.stop()
+	c.rdl.set(time.Time{}, nil) // a timer that has fired already ends, too
+	c.wdl.set(time.Time{}, nil)
 	for _, w := range []*waiter{c.rd, c.wr} {
 		if w != nil {
 			c.hub.wake(w, nil)

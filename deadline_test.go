@@ -1,10 +1,13 @@
 package rdma
 
 import (
+	"net/netip"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/verbena-rdma/verbena/rdmatest"
 )
 
 // A limit that moves is over exactly at its last place, never before, and once.
@@ -64,5 +67,37 @@ func TestDeadline(t *testing.T) {
 		mu.Lock()
 		d.stop()
 		mu.Unlock()
+	})
+}
+
+// TestDeadlineEndsWithClose: a timer that fires while its owner is closed does not go on, for
+// a limit that had moved away.
+func TestDeadlineEndsWithClose(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := rdmatest.NewFabric(t, 0)
+		server, client := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
+		n, err := (&ListenConfig{Config: &Config{Provider: f.Host(server)}}).Listen(t.Context(), "rdma", server.String()+":7471")
+		if err != nil {
+			t.Fatal(err)
+		}
+		a, err := (&Dialer{Config: &Config{Provider: f.Host(client)}}).Dial("rdma", "10.0.0.1:7471")
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, c := n.(*Listener), a.(*Conn)
+		c.SetDeadline(time.Now().Add(time.Hour))
+		l.SetDeadline(time.Now().Add(time.Hour))
+		c.SetLinger(0)
+		c.Close()
+		l.Close()
+		c.onReadDeadline() // as they are called by timers that had fired
+		c.onWriteDeadline()
+		l.onDeadline()
+		for _, d := range []*deadline{&c.rdl, &c.wdl, &l.limit} {
+			if !d.fires.IsZero() {
+				t.Error("a timer runs after Close")
+			}
+		}
+		time.Sleep(time.Minute)
 	})
 }

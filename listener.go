@@ -217,7 +217,7 @@ func (l *Listener) Close() error {
 	l.closed = true
 	queue := l.queue
 	l.queue = nil
-	l.limit.stop()
+	l.limit.set(time.Time{}, nil)
 	l.cond.Broadcast()
 	l.ready.close()
 	l.mu.Unlock()
