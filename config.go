@@ -43,8 +43,8 @@ type Config struct {
 	TOS uint8
 
 	// KeepAlive is the time without a sign of life after which the peer is asked for one.
-	// A peer that then does not answer ends the connection with ETIMEDOUT. Zero: 15 s;
-	// negative: off. See SetKeepAliveConfig.
+	// A peer that then does not answer for as long, and for 100 ms at least, ends the
+	// connection with ETIMEDOUT. Zero: 15 s; negative: off. See SetKeepAliveConfig.
 	KeepAlive time.Duration
 
 	// Linger is how long Close waits for the peer's memory to take what was written. Zero:

@@ -259,8 +259,15 @@ func (c *Conn) onTimer(time.Duration) {
 	if c.over || c.isDown {
 		return
 	}
-	t := now()
-	c.e.Advance(t)
+	if c.e.GivesUp(now()) { // the answer may be in the queue
+		c.mu.Unlock()
+		c.hub.look()
+		c.mu.Lock()
+		if c.over || c.isDown {
+			return
+		}
+	}
+	c.e.Advance(now())
 	c.shrink()
 	c.settle(nil)
 }

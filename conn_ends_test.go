@@ -136,6 +136,30 @@ func TestC291_KeepAlive(t *testing.T) {
 	})
 }
 
+// TestC291_KeepAliveShort: periods shorter than an answer takes, where nobody is in a call that
+// looks for it, end no healthy connection.
+func TestC291_KeepAliveShort(t *testing.T) {
+	for _, k := range []net.KeepAliveConfig{
+		{Enable: true, Idle: time.Millisecond, Interval: time.Millisecond, Count: 3},
+		{Enable: true, Idle: time.Nanosecond, Interval: time.Nanosecond, Count: 1},
+	} {
+		pairs(t, func(t *testing.T, l *rig, s, c *rdma.Conn) {
+			for _, x := range []*rdma.Conn{s, c} {
+				if err := x.SetKeepAliveConfig(k); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for range 50 {
+				writes(t, c, []byte("there"))
+				reads(t, s, []byte("there"))
+				writes(t, s, []byte("back"))
+				reads(t, c, []byte("back"))
+				time.Sleep(25 * time.Millisecond)
+			}
+		})
+	}
+}
+
 // TestC291_DeadHost: a host that vanishes while the connection is idle is found within
 // Idle + Interval × Count, and the time that the retries of the question take: those of the
 // device if that is sooner.

@@ -18,7 +18,23 @@ func keepAlive(d time.Duration) stream.KeepAlive {
 	if d <= 0 {
 		return stream.KeepAlive{}
 	}
-	return stream.KeepAlive{Idle: d, Interval: max(d/probeCount, time.Millisecond), Count: probeCount}
+	return patient(stream.KeepAlive{Idle: d, Interval: d / probeCount, Count: probeCount})
+}
+
+// The least times of keep-alive. An answer may lie in a queue for maxGrace on either side,
+// where no program is in a call.
+const (
+	minIdle     = time.Millisecond
+	minPatience = 100 * time.Millisecond
+)
+
+// patient raises times that would end healthy connections.
+func patient(k stream.KeepAlive) stream.KeepAlive {
+	if k.Idle > 0 {
+		k.Idle, k.Count = max(k.Idle, minIdle), max(k.Count, 1)
+		k.Interval = max(k.Interval, minPatience/time.Duration(k.Count))
+	}
+	return k
 }
 
 // option runs f unless the connection is closed.
@@ -54,7 +70,8 @@ func (c *Conn) SetKeepAlive(on bool) error {
 }
 
 // SetKeepAlivePeriod sets the time without a sign of life after which the peer is asked
-// for one; a dead one is found in twice that time. It must be positive.
+// for one; a dead one is found in twice that time, or 100 ms later if that is more. It must
+// be positive.
 func (c *Conn) SetKeepAlivePeriod(d time.Duration) error {
 	if !c.ok() {
 		return errInvalid
@@ -77,7 +94,8 @@ func (c *Conn) SetKeepAlivePeriod(d time.Duration) error {
 
 // SetKeepAliveConfig sets all of it: as with TCP a field of zero means the default (15 s,
 // 15 s, 9), and a negative one leaves what there is. A dead peer is found in
-// Idle + Interval × Count.
+// Idle + Interval × Count. As an answer may take 20 ms where nobody is in a call, Interval is
+// raised so that Interval × Count is 100 ms, and Idle to 1 ms.
 func (c *Conn) SetKeepAliveConfig(k net.KeepAliveConfig) error {
 	if !c.ok() {
 		return errInvalid
@@ -96,11 +114,11 @@ func (c *Conn) SetKeepAliveConfig(k net.KeepAliveConfig) error {
 			}
 			return v
 		}
-		s := stream.KeepAlive{
+		s := patient(stream.KeepAlive{
 			Idle:     pick(k.Idle, defaultKeepAlive, have.Idle),
 			Interval: pick(k.Interval, defaultKeepAlive, have.Interval),
 			Count:    int(pick(time.Duration(k.Count), 9, time.Duration(have.Count))),
-		}
+		})
 		c.opts.keepAlive = s
 		if !k.Enable {
 			s = stream.KeepAlive{}

@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"errors"
+	"math"
 	"net"
 	"net/netip"
 	"syscall"
@@ -79,4 +80,58 @@ func writerHears(t *testing.T, write func(*Conn) error) {
 	}
 	c.Close()
 	<-closed
+}
+
+// TestC291_AnswerInQueue: the peer's answer may lie in a queue that nobody looks at when the
+// time for it is over: who is about to give up looks first.
+func TestC291_AnswerInQueue(t *testing.T) {
+	for _, compatible := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			f := rdmatest.NewFabric(t, 0)
+			cfg := func(host string) *Config {
+				return &Config{Provider: f.Host(netip.MustParseAddr(host)), Compatible: compatible, KeepAlive: -1}
+			}
+			ln, err := (&ListenConfig{Config: cfg("10.0.0.1")}).Listen(t.Context(), "rdma", "10.0.0.1:7471")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer ln.Close()
+			a, err := (&Dialer{Config: cfg("10.0.0.2")}).Dial("rdma", "10.0.0.1:7471")
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := ln.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			c := a.(*Conn)
+			role := &c.hub.role
+			role.timer.Stop() // once vacant it stays so
+			role.fires.Store(math.MinInt64)
+			role.skip.Store(0)
+			read := make(chan error, 1)
+			go func() { _, err := c.Read(make([]byte, 1)); read <- err }()
+			synctest.Wait()
+			if _, err := s.Write([]byte("x")); err != nil {
+				t.Fatal(err)
+			}
+			if err := <-read; err != nil {
+				t.Fatal(err)
+			}
+			if err := c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 1}); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute + time.Second/2)
+			if role.held.Load() {
+				t.Error("somebody has the role")
+			}
+			if _, err := c.Write([]byte("x")); err != nil {
+				t.Error(err)
+			}
+			done := make(chan struct{})
+			go func() { s.Close(); close(done) }()
+			c.Close()
+			<-done
+		})
+	}
 }

@@ -57,6 +57,13 @@ func (k *keepAlive) due(now time.Duration) bool {
 	return false
 }
 
+// GivesUp reports whether Advance would find the peer silent for too long. The owner looks
+// for completions first that it has not passed yet.
+func (e *Engine) GivesUp(now time.Duration) bool {
+	at, ok := e.alive.deadline()
+	return ok && e.alive.open && now >= at && !e.end.over && e.asks()
+}
+
 // SetKeepAlive changes Config.KeepAlive; the time of idleness starts anew.
 func (e *Engine) SetKeepAlive(now time.Duration, k KeepAlive) {
 	e.now = now
