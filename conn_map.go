@@ -25,9 +25,10 @@ var ErrNoMap error = stream.ErrNoMap
 
 // Map offers memory to the peer, which may write it with MapWrite under the offsets from
 // offset on (riomap). The memory must be registered with ib.RemoteWrite in the domain that
-// PD gives, and be smaller than 4 GiB. A negative offset lets the library choose one that is free; the offset is
-// given back. The peer hears of it in order with what is written. How many maps there may
-// be at a time is the peer's choice (Config.Maps); then, and if the offsets overlap
+// PD gives, and be smaller than 4 GiB. A negative offset lets the library choose one that is
+// free; the offset is given back. The peer hears of it behind what was written before,
+// however long that waits for its reader, and before what is written later. How many maps
+// there may be at a time is the peer's choice (Config.Maps); then, and if the offsets overlap
 // another map, the error wraps syscall.ENOBUFS or syscall.EINVAL.
 //
 // Map does not wait. The memory stays the caller's, who may read and write it at any time,

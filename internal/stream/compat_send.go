@@ -45,7 +45,7 @@ func (c *compat) sendData(op *Op) bool {
 	if c.held(min(enough, uint64(t.n))) {
 		return false
 	}
-	n := uint32(min(c.out.pending(), uint64(t.n), MaxRecvSize))
+	n := uint32(min(c.sendable(), uint64(t.n), MaxRecvSize))
 	op.Opcode, op.Imm = ib.OpWriteImm, uint32(makeWord(wordData, n))
 	op.Remote, op.RKey = t.addr, t.key
 	c.out.fill(op, n)

@@ -22,7 +22,8 @@ type localMap struct {
 	index int
 	m     remoteMap
 	state localState
-	put   bool // a message about it is to be sent
+	put   bool   // a message about it is to be sent
+	after uint64 // the peer hears of it behind so many bytes of the stream
 }
 
 type localState uint8
@@ -42,7 +43,7 @@ type maps struct {
 }
 
 // MapLocal tells the peer that it may write n bytes at addr under the offsets from offset
-// on (riomap). index is below the IOMap of the peer's hello. Errors: *ConfigError,
+// on (riomap), behind what was committed before. index is below the IOMap of the peer's hello. Errors: *ConfigError,
 // ErrMapBusy until TakeUnmapped has given the index, ErrMapBudget.
 func (e *Engine) MapLocal(index int, offset, addr uint64, key ib.RKey, n uint32) error {
 	switch {
@@ -59,13 +60,14 @@ func (e *Engine) MapLocal(index int, offset, addr uint64, key ib.RKey, n uint32)
 	if err := e.mapBudget(); err != nil {
 		return err
 	}
-	e.maps.local = append(e.maps.local, localMap{index: index, m: remoteMap{offset: offset, sglEntry: sglEntry{addr, key, n}}, put: true})
+	e.maps.local = append(e.maps.local, localMap{index: index, m: remoteMap{offset: offset, sglEntry: sglEntry{addr, key, n}}, put: true,
+		after: e.out.total + e.out.pending()})
 	e.maps.puts++
 	return nil
 }
 
-// UnmapLocal takes a map back. Verbena: TakeUnmapped gives index when the peer does not
-// write there any more. Compatible: the peer is told, but a peer of C writes on until it
+// UnmapLocal takes a map back; that passes data which wait to be sent. Verbena: TakeUnmapped
+// gives index when the peer does not write there any more. Compatible: the peer is told, but a peer of C writes on until it
 // has read that, and gives no answer; TakeUnmapped gives index at once, and a peer that
 // writes to memory that is not registered any more loses the connection.
 func (e *Engine) UnmapLocal(index int) error {
@@ -118,16 +120,32 @@ func (e *Engine) mapBudget() error {
 	return nil
 }
 
-// takePut gives a local map that the peer is to be told of.
-func (m *maps) takePut() *localMap {
+// takePut gives a local map that the peer is to be told of now.
+func (e *Engine) takePut() *localMap {
+	m := &e.maps
 	for i := range m.local {
-		if l := &m.local[i]; l.put {
+		if l := &m.local[i]; l.put && (l.state != mapLive || l.after <= e.out.total) {
 			l.put = false
 			m.puts--
 			return l
 		}
 	}
 	return nil
+}
+
+// sendable gives how many pending bytes may go in one message: the peer hears of a map before
+// what is behind it.
+func (e *Engine) sendable() uint64 {
+	n := e.out.pending()
+	if e.maps.puts == 0 {
+		return n
+	}
+	for i := range e.maps.local {
+		if l := &e.maps.local[i]; l.put && l.state == mapLive {
+			n = min(n, l.after-e.out.total)
+		}
+	}
+	return n
 }
 
 // findMap gives the peer's map that has offset.
@@ -207,7 +225,10 @@ func (c *compat) sendMap(op *Op) bool {
 	if c.maps.puts == 0 || c.end.lastSent != 0 || c.end.peerClosed || c.credit <= c.kept() || !c.out.mayData() {
 		return false
 	}
-	l := c.maps.takePut()
+	l := c.takePut()
+	if l == nil {
+		return false
+	}
 	op.Opcode, op.Imm = ib.OpWriteImm, uint32(makeWord(wordIOMap, uint32(l.index)))
 	op.Remote, op.RKey = c.peer.SGLAddr+sglLen*uint64(c.peer.SGLLen)+mapLen*uint64(l.index), c.peer.SGLKey
 	l.m.put(op.Data[:], order(&c.peer))
@@ -247,7 +268,7 @@ func (v *verbena) sendMap(op *Op) bool {
 			}
 		}
 	}
-	l := m.takePut()
+	l := v.takePut()
 	if l == nil {
 		return false
 	}

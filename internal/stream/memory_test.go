@@ -272,3 +272,91 @@ func TestMapRoomWaits(t *testing.T) {
 		}
 	})
 }
+
+// TestMapInOrder: the peer hears of a map behind what was written before it, however long that
+// waits, and before what is written later.
+func TestMapInOrder(t *testing.T) {
+	both(t, func(t *testing.T, m Mode) {
+		c := defaultPair(m)
+		c.iomap = [2]int{2, 2}
+		a, b, _ := newPair(t, c, 1)
+		b.lend = false
+		a.toWrite = 100_000
+		var sent int // bytes of the stream
+		var told []int
+		a.log = func(op *wireOp) {
+			data, mapped := word(op.Imm).op() == wordData, word(op.Imm).op() == wordIOMap
+			if m == Verbena {
+				data, mapped = vword(op.Imm).kind() == vData, vword(op.Imm).kind() == vMap
+			}
+			if data {
+				sent += op.Len()
+			} else if mapped {
+				told = append(told, sent)
+			}
+		}
+		for round := range 2 {
+			a.write(40_001)
+			settle(a, b)
+			if a.e.Unsent() == 0 {
+				t.Fatal("nothing waits for credit")
+			}
+			if err := a.e.MapLocal(round, uint64(round)<<20, 0x9000, 0x99, 1000); err != nil {
+				t.Fatal(err)
+			}
+			a.pump()
+		}
+		a.write(10_000)
+		for settle(a, b); b.doRead(1000); settle(a, b) {
+		}
+		if len(told) != 2 || told[0] != 40_001 || told[1] != 80_002 || b.read != 90_002 || b.e.Err() != nil {
+			t.Errorf("told behind %v bytes, read %d, %v", told, b.read, b.e.Err())
+		}
+		// To ask for it back waits for no reader.
+		a.toWrite += 50_000
+		a.write(50_000)
+		settle(a, b)
+		if err := a.e.UnmapLocal(0); err != nil {
+			t.Fatal(err)
+		}
+		a.pump()
+		b.doRead(20 * 512)
+		settle(a, b)
+		if i, ok := a.e.TakeUnmapped(); !ok || i != 0 || a.e.Unsent() == 0 {
+			t.Errorf("%d, %v, %d unsent", i, ok, a.e.Unsent())
+		}
+	})
+}
+
+// TestRoomAfterMapRoom: who gave up waiting for MapRoom and waits for Room is woken when there
+// is room, and not only when all data were posted.
+func TestRoomAfterMapRoom(t *testing.T) {
+	both(t, func(t *testing.T, m Mode) {
+		c := defaultPair(m)
+		c.iomap = [2]int{1, 1}
+		a, b, _ := newPair(t, c, 1)
+		if err := b.e.MapLocal(0, 0, 0x9000, 0x99, 1000); err != nil {
+			t.Fatal(err)
+		}
+		b.pump()
+		settle(a, b)
+		b.lend = false
+		a.toWrite = 2 * len(a.send)
+		a.write(len(a.send))
+		settle(a, b)
+		if l, err := a.e.MapRoom(0); l.Len != 0 || err != nil {
+			t.Fatalf("%+v, %v", l, err)
+		}
+		for a.write(a.toWrite) { // until there is no room
+			settle(a, b)
+		}
+		a.events = 0
+		for a.events&Writable == 0 {
+			settle(a, b)
+			b.doRead(1000)
+			if a.e.Unsent() == 0 {
+				t.Fatal("not woken before everything was posted")
+			}
+		}
+	})
+}

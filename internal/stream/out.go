@@ -177,7 +177,7 @@ func (e *Engine) Room() (Loc, error) {
 	}
 	l := e.out.room()
 	if l.Len == 0 {
-		e.out.wanted = true
+		e.out.wanted, e.out.wantedMap = true, false
 	}
 	return l, nil
 }

@@ -65,7 +65,7 @@ func (v *verbena) sendData(op *Op) bool {
 	if v.held(min(enough, uint64(size))) {
 		return false
 	}
-	n := uint32(min(v.out.pending(), uint64(size)))
+	n := uint32(min(v.sendable(), uint64(size)))
 	v.out.fill(op, n)
 	v.out.total += uint64(n)
 	v.message(op, vData, uint32(bits.Len64(v.out.pending())))
