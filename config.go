@@ -22,6 +22,8 @@ type Config struct {
 	// bounds what is on its way, raise both for long fast paths. Between two Verbenas what is
 	// held to be read is in messages of up to 64 KiB, so RecvQueue bounds it as well: to
 	// RecvQueue − 12 of them, and to 499.
+	// Over TCP SendBuf and RecvBuf are the buffers of the socket, as far as the system allows,
+	// and zero leaves them to the system.
 	SendBuf, RecvBuf int
 
 	// SendQueue and RecvQueue are the messages that may be outstanding. Zero: 16 and 32
@@ -39,7 +41,8 @@ type Config struct {
 	// zero: none. C programs call it RDMA_IOMAPSIZE.
 	Maps int
 
-	// TOS is the type of service or traffic class of the packets (SetTOS says more).
+	// TOS is the type of service or traffic class of the packets (SetTOS says more), over TCP
+	// as well, where the system has that (not Windows).
 	TOS uint8
 
 	// KeepAlive is the time without a sign of life after which the peer is asked for one.
@@ -49,7 +52,8 @@ type Config struct {
 
 	// Linger is how long Close waits for the peer's memory to take what was written. Zero:
 	// 5 s; negative: not at all, what was not taken is lost and the peer sees a reset. See
-	// SetLinger.
+	// SetLinger. Over TCP a negative one does the same, and otherwise Close does not wait: the
+	// system goes on delivering.
 	Linger time.Duration
 
 	// HandshakeTimeout bounds the making of a connection on the side of the listener. Zero:
@@ -117,7 +121,8 @@ func (e *ConfigError) Error() string {
 func (e *ConfigError) Is(target error) bool { return target == syscall.EINVAL }
 
 // settle gives a Config without nil and with the defaults, or says what is wrong with it. The
-// default of RecvBuf stays zero: it is not the same for all peers (connOptions.recvLimit).
+// defaults of SendBuf and RecvBuf stay zero: that of RecvBuf is not the same for all peers
+// (connOptions.recvLimit), and those of TCP are the system's.
 func (c *Config) settle() (Config, error) {
 	var cfg Config
 	if c != nil {
@@ -129,7 +134,7 @@ func (c *Config) settle() (Config, error) {
 		def      int
 		min, max int
 	}{
-		{"SendBuf", &cfg.SendBuf, defaultSendBuf, minBuf, maxBuf},
+		{"SendBuf", &cfg.SendBuf, 0, minBuf, maxBuf},
 		{"RecvBuf", &cfg.RecvBuf, 0, minBuf, maxBuf},
 		{"SendQueue", &cfg.SendQueue, 0, 16, maxQueue},
 		{"RecvQueue", &cfg.RecvQueue, 0, 32, maxQueue},
@@ -144,9 +149,10 @@ func (c *Config) settle() (Config, error) {
 			*f.v = max(*f.v, f.min)
 		}
 	}
-	cfg.SendBuf = bufSize(cfg.SendBuf)
-	if cfg.RecvBuf > 0 {
-		cfg.RecvBuf = bufSize(cfg.RecvBuf)
+	for _, n := range []*int{&cfg.SendBuf, &cfg.RecvBuf} {
+		if *n > 0 {
+			*n = bufSize(*n)
+		}
 	}
 	switch {
 	case cfg.Inline == 0:

@@ -1,6 +1,7 @@
 package rdma
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"net"
@@ -94,7 +95,7 @@ func now() time.Duration { return time.Since(epoch) }
 // newConn makes a connection that has a queue pair, but no peer yet.
 func newConn(cfg *Config, h *hub, room int) *Conn {
 	c := &Conn{cfg: cfg, hub: h, room: room}
-	c.opts = connOptions{sendBuf: cfg.SendBuf, recvBuf: cfg.RecvBuf, linger: cfg.Linger, keepAlive: keepAlive(cfg.KeepAlive)}
+	c.opts = connOptions{sendBuf: cmp.Or(cfg.SendBuf, defaultSendBuf), recvBuf: cfg.RecvBuf, linger: cfg.Linger, keepAlive: keepAlive(cfg.KeepAlive)}
 	c.rdFire, c.wrFire = c.onReadDeadline, c.onWriteDeadline
 	c.timer.F = c.onTimer
 	return c

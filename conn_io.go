@@ -20,7 +20,8 @@ func (c *Conn) Read(p []byte) (int, error) {
 	c.rdMu.Lock()
 	defer c.rdMu.Unlock()
 	if c.tcp != nil {
-		return c.tcp.Read(p)
+		n, err := c.tcp.Read(p)
+		return carried(c, &c.stats.BytesRead, n), err
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -44,7 +45,8 @@ func (c *Conn) TryRead(p []byte) (int, error) {
 	}
 	defer c.rdMu.Unlock()
 	if c.tcp != nil {
-		return c.tcp.tryRead(p)
+		n, err := c.tcp.tryRead(p)
+		return carried(c, &c.stats.BytesRead, n), err
 	}
 	c.mu.Lock()
 	n, err := c.read(p)
@@ -116,7 +118,8 @@ func (c *Conn) Write(p []byte) (int, error) {
 	c.wrMu.Lock()
 	defer c.wrMu.Unlock()
 	if c.tcp != nil {
-		return c.tcp.Write(p)
+		n, err := c.tcp.Write(p)
+		return carried(c, &c.stats.BytesWritten, n), err
 	}
 	c.hub.glance()
 	c.mu.Lock()
@@ -209,7 +212,8 @@ func (c *Conn) TryWrite(p []byte) (int, error) {
 	}
 	defer c.wrMu.Unlock()
 	if c.tcp != nil {
-		return c.tcp.tryWrite(p)
+		n, err := c.tcp.tryWrite(p)
+		return carried(c, &c.stats.BytesWritten, n), err
 	}
 	c.hub.glance()
 	c.mu.Lock()
@@ -242,7 +246,8 @@ func (c *Conn) WriteBuffers(v *net.Buffers) (int64, error) {
 	c.wrMu.Lock()
 	defer c.wrMu.Unlock()
 	if c.tcp != nil {
-		return v.WriteTo(c.tcp.TCPConn)
+		n, err := v.WriteTo(c.tcp.TCPConn)
+		return carried(c, &c.stats.BytesWritten, n), err
 	}
 	c.hub.glance()
 	c.mu.Lock()
@@ -306,7 +311,8 @@ func (c *Conn) ReadFrom(r io.Reader) (int64, error) {
 		c.tcp.writing.Add(1)
 		c.wrMu.Unlock()
 		defer c.tcp.writing.Add(-1)
-		return c.tcp.ReadFrom(r)
+		n, err := c.tcp.ReadFrom(r)
+		return carried(c, &c.stats.BytesWritten, n), err
 	}
 	n, err := c.readFrom(r)
 	return n, c.fail("readfrom", err)
@@ -344,7 +350,8 @@ func (c *Conn) WriteTo(w io.Writer) (int64, error) {
 		c.tcp.reading.Add(1)
 		c.rdMu.Unlock()
 		defer c.tcp.reading.Add(-1)
-		return c.tcp.WriteTo(w)
+		n, err := c.tcp.WriteTo(w)
+		return carried(c, &c.stats.BytesRead, n), err
 	}
 	n, err := c.writeTo(w)
 	return n, c.fail("writeto", err)

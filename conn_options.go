@@ -139,12 +139,15 @@ func (c *Conn) setKeepAlive(k stream.KeepAlive) {
 
 // SetLinger says what Close does with what was written and not delivered: with sec > 0 it
 // waits for so long, with 0 not at all, and the peer sees a reset; with sec < 0 it does
-// what Config.Linger says.
+// what Config.Linger says. Over TCP see net.TCPConn.SetLinger, too.
 func (c *Conn) SetLinger(sec int) error {
 	if !c.ok() {
 		return errInvalid
 	}
 	if c.tcp != nil {
+		if sec < 0 && c.cfg.Linger < 0 {
+			sec = 0
+		}
 		return c.tcp.SetLinger(sec)
 	}
 	return c.option(func() error {
@@ -278,7 +281,8 @@ func (c *Conn) Transport() Transport {
 	return Transport{Kind: "rdma", Device: c.hub.dev.Info().Name, Port: c.port, Peer: c.e.Mode().String()}
 }
 
-// Stats counts what a connection has done. Over TCP all are zero.
+// Stats counts what a connection has done. Over TCP only the bytes are counted, those of
+// ReadFrom and WriteTo when they return.
 type Stats struct {
 	BytesRead, BytesWritten uint64
 	Messages                uint64 // requests posted, those of the protocol included

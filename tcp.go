@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"github.com/verbena-rdma/verbena/internal/unix"
 )
 
 // tcpConn is a connection that TCP carries, as RDMA could not be had.
@@ -20,8 +22,36 @@ type tcpConn struct {
 }
 
 func newTCPConn(t *net.TCPConn, cfg *Config, why string) *Conn {
+	c := &tcpConn{TCPConn: t, why: why}
+	// A socket that does not take one of these carries the stream all the same.
 	t.SetKeepAliveConfig(tcpKeepAlive(cfg.KeepAlive))
-	return &Conn{tcp: &tcpConn{TCPConn: t, why: why}, cfg: cfg}
+	if cfg.Linger < 0 {
+		t.SetLinger(0)
+	}
+	if cfg.SendBuf > 0 {
+		t.SetWriteBuffer(cfg.SendBuf)
+	}
+	if cfg.RecvBuf > 0 {
+		t.SetReadBuffer(cfg.RecvBuf)
+	}
+	if cfg.TOS != 0 {
+		c.setTOS(cfg.TOS)
+	}
+	return &Conn{tcp: c, cfg: cfg}
+}
+
+// setTOS sets the type of service of IPv4 or the traffic class of IPv6.
+func (t *tcpConn) setTOS(tos uint8) error {
+	rc, err := t.SyscallConn()
+	if err != nil {
+		return err
+	}
+	to, _ := t.RemoteAddr().(*net.TCPAddr)
+	v6 := to != nil && to.IP.To4() == nil // a socket of IPv6 may carry IPv4
+	if cerr := rc.Control(func(fd uintptr) { err = unix.SetTrafficClass(int(fd), v6, int(tos)) }); cerr != nil {
+		return cerr
+	}
+	return err
 }
 
 // tcpKeepAlive is what Config.KeepAlive means to TCP: dead peers are found in about twice
@@ -96,4 +126,14 @@ func (t *tcpConn) fd() (fd int, err error) {
 		return -1, err
 	}
 	return fd, nil
+}
+
+// carried counts what a call has moved over TCP.
+func carried[N int | int64](c *Conn, counter *uint64, n N) N {
+	if n > 0 {
+		c.mu.Lock()
+		*counter += uint64(n)
+		c.mu.Unlock()
+	}
+	return n
 }
