@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/verbena-rdma/verbena/cm"
 	"github.com/verbena-rdma/verbena/internal/wire"
 	"github.com/verbena-rdma/verbena/softroce"
 	"github.com/verbena-rdma/verbena/verbs"
@@ -357,13 +358,13 @@ func (f *Fabric) close() {
 	}
 }
 
-// openObjects lists what is open on the devices of a provider.
+// openObjects lists what is open of a provider: of its connection manager, and on its devices.
 func openObjects(p verbs.Provider) []string {
+	open := cm.ObjectsOf(p)
 	infos, err := verbs.Devices(p)
 	if err != nil {
-		return nil
+		return open
 	}
-	var open []string
 	for _, i := range infos {
 		d, err := i.Open()
 		if err != nil {

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/verbena-rdma/verbena/cm"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -34,15 +35,15 @@ var (
 
 // CheckLeaks fails the test if it leaves something behind: goroutines that the test has
 // started, directly or through others; and, if no other checked test ran at the same
-// time, verbs objects that are open (with the place where they were made), descriptors
-// and OS threads. Call it first, and not in tests that run in parallel with others.
+// time, objects of verbs (with the place where they were made) and of cm that are open,
+// descriptors and OS threads. Call it first, and not in tests that run in parallel with others.
 //
 // Goroutines that serve the whole process (the readers of the shared embedded device,
 // the dispatchers of cm) are not counted. In a testing/synctest bubble use a Fabric,
 // which checks by itself: the bubble counts goroutines, whoever started them.
 func CheckLeaks(t testing.TB) {
 	t.Helper()
-	objects := verbs.Objects()
+	objects, ids := verbs.Objects(), cm.Objects()
 	label := fmt.Sprint(leakID.Add(1))
 	pprof.SetGoroutineLabels(pprof.WithLabels(context.Background(), pprof.Labels(leakLabel, label)))
 
@@ -74,6 +75,7 @@ func CheckLeaks(t testing.TB) {
 			left = leftGoroutines(label)
 			if alone {
 				left = append(left, newObjects(objects)...)
+				left = append(left, newIDs(ids)...)
 				open := newDescriptors(descriptors)
 				if slices.ContainsFunc(open, isPipe) {
 					// Package internal/poll keeps the pipes of splice(2) in a pool, from which only the
@@ -147,6 +149,23 @@ func newObjects(before []string) []string {
 	var left []string
 	for _, o := range verbs.Objects() {
 		if had[o]--; had[o] < 0 {
+			left = append(left, "object: "+o)
+		}
+	}
+	return left
+}
+
+// newIDs compares with an earlier list what belongs to the connection manager, by its name
+// alone: its state may have changed.
+func newIDs(before []string) []string {
+	name := func(o string) string { n, _, _ := strings.Cut(o, ":"); return n }
+	had := map[string]bool{}
+	for _, o := range before {
+		had[name(o)] = true
+	}
+	var left []string
+	for _, o := range cm.Objects() {
+		if !had[name(o)] {
 			left = append(left, "object: "+o)
 		}
 	}

@@ -3,6 +3,7 @@ package rdmatest
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"runtime"
@@ -11,7 +12,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/verbena-rdma/verbena/cm"
 	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/softroce"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -185,24 +188,60 @@ func TestAccept(t *testing.T) {
 // A fabric reports what is left open on its hosts.
 func TestC304_FabricLeaks(t *testing.T) {
 	t.Parallel()
-	for _, leak := range []bool{false, true} {
-		fake := &fakeTB{TB: t}
-		f := NewFabric(fake, 1)
-		d, err := verbs.Open(f.Host(netip.MustParseAddr("10.0.0.1")), "")
-		if err != nil {
-			t.Fatal(err)
-		}
-		pd, err := d.AllocPD()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !leak {
-			pd.Close()
-		}
-		if got := fake.end(); strings.Contains(got, "left open") != leak {
-			t.Errorf("leak %v: reported %q", leak, got)
+	for what, leak := range map[string]func(t *testing.T, p verbs.Provider) io.Closer{
+		"nothing": func(t *testing.T, p verbs.Provider) io.Closer { return nil },
+		"PD": func(t *testing.T, p verbs.Provider) io.Closer {
+			d, err := verbs.Open(p, "")
+			if err != nil {
+				t.Fatal(err)
+			}
+			pd, err := d.AllocPD()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return pd
+		},
+		"event channel": func(t *testing.T, p verbs.Provider) io.Closer { return newChannel(t, p) },
+		"cm id":         func(t *testing.T, p verbs.Provider) io.Closer { return newID(t, p) },
+	} {
+		for _, closed := range []bool{true, false} {
+			fake := &fakeTB{TB: t}
+			f := NewFabric(fake, 1)
+			o := leak(t, f.Host(netip.MustParseAddr("10.0.0.1")))
+			if closed && o != nil {
+				o.Close()
+			}
+			want := ""
+			if !closed && o != nil {
+				want = "left open: " + what
+			}
+			if got := fake.end(); want == "" && got != "" || !strings.Contains(got, want) {
+				t.Errorf("%s, closed %v: reported %q", what, closed, got)
+			}
+			if o != nil {
+				o.Close()
+			}
 		}
 	}
+}
+
+// newChannel makes an event channel, newID an id whose calls wait.
+func newChannel(t *testing.T, p verbs.Provider) *cm.EventChannel {
+	t.Helper()
+	ch, err := cm.NewEventChannel(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ch
+}
+
+func newID(t *testing.T, p verbs.Provider) *cm.ID {
+	t.Helper()
+	id, err := cm.NewID(p, ib.PortSpaceTCP)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
 }
 
 // CheckLeaks finds objects, goroutines and descriptors.
@@ -213,6 +252,15 @@ func TestC304_CheckLeaks(t *testing.T) {
 	defer close(stop)
 	buf := new(verbs.Buffer)
 	var file *os.File
+	p, err := softroce.New(&softroce.Config{Addrs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	var ch *cm.EventChannel
+	var id *cm.ID
+	had := newChannel(t, p)
+	defer had.Close()
 	for _, c := range []struct {
 		what string
 		leak func()
@@ -226,6 +274,8 @@ func TestC304_CheckLeaks(t *testing.T) {
 			}
 			buf = b
 		}, "self_test.go"},
+		{"an event channel", func() { ch = newChannel(t, p) }, "event channel"},
+		{"an id", func() { id = newID(t, p) }, "cm id"},
 		{"a goroutine", func() {
 			go func() { <-stop }()
 		}, "goroutine"},
@@ -258,6 +308,8 @@ func TestC304_CheckLeaks(t *testing.T) {
 	}
 	buf.Close()
 	file.Close()
+	ch.Close()
+	id.Close()
 }
 
 // Tests that end while goroutines of the library serve the process leave nothing.
