@@ -5,7 +5,9 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -64,10 +66,18 @@ type route struct{ from, to netip.Addr }
 const DefaultMTU = 4200
 
 // NewFabric makes a fabric. It is closed, and checked for leaks, when the test ends.
-// A zero seed is taken at random; the seed is logged, for the random faults and the
-// devices' own choices (numbers, keys) follow from it.
+// A zero seed is that of the environment (SeedEnv), or taken at random; the seed is
+// logged, for the random faults and the devices' own choices (numbers, keys) follow from
+// it.
 func NewFabric(t testing.TB, seed uint64) *Fabric {
 	t.Helper()
+	if s := os.Getenv(SeedEnv); seed == 0 && s != "" {
+		n, err := strconv.ParseUint(s, 0, 64)
+		if err != nil {
+			t.Fatalf("%s: %v", SeedEnv, err)
+		}
+		seed = n
+	}
 	for seed == 0 {
 		seed = rand.Uint64()
 	}

@@ -23,8 +23,9 @@
 //
 // # Pairs and leaks
 //
-// QPPair and JoinedPair give two connected queue pairs in one line. CheckLeaks fails
-// a test that leaves objects, goroutines or descriptors behind.
+// QPPair and JoinedPair give two connected queue pairs in one line, ConnPair two ends of a
+// stream (package rdma). CheckLeaks fails a test that leaves objects, goroutines or
+// descriptors behind.
 //
 // # The conformance suite
 //

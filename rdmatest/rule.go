@@ -215,7 +215,9 @@ func (f *Fabric) Delay(from, to netip.Addr, d, jitter time.Duration) *Filter {
 	return f.Rule(Rule{From: from, To: to, Delay: d, Jitter: jitter})
 }
 
-// Reorder lets datagrams, with probability p, be overtaken by 1 to 64 that follow.
+// Reorder lets datagrams, with probability p, be overtaken by 1 to 64 that follow. It is
+// several rules, one for each distance, so it gives several filters: each counts its own
+// matches, and to end it all are removed.
 func (f *Fabric) Reorder(from, to netip.Addr, p float64) []*Filter {
 	depths := []int{1, 2, 5, 17, 64} // each has its share
 	var ws []*Filter
