@@ -7,8 +7,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/verbena-rdma/verbena/rdmatest"
 )
 
 // TestDialRace: of the addresses of a name those of the second family are tried beside those
@@ -36,7 +34,7 @@ func TestDialRace(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				f := rdmatest.NewFabric(t, 0)
+				f := newTestNet(t)
 				defer synctest.Wait() // the attempt that lost puts its things away
 				server, client := f.MultiHost(four, six), f.MultiHost(from4, from6)
 				ln, err := (&ListenConfig{Config: &Config{Provider: server}}).Listen(t.Context(), "rdma", ":7471")

@@ -10,7 +10,6 @@ import (
 
 	"github.com/verbena-rdma/verbena/cm"
 	"github.com/verbena-rdma/verbena/internal/stream"
-	"github.com/verbena-rdma/verbena/rdmatest"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -121,11 +120,11 @@ func TestFlood(t *testing.T) {
 			}
 			t.Run(mode.String()+"/"+name, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					fabric := rdmatest.NewFabric(t, 0)
+					fabric := newTestNet(t)
 					evil := netip.MustParseAddr("10.0.0.66")
 					if silent {
 						const readyToUse = 0x14
-						fabric.Rule(rdmatest.Rule{From: evil, CM: readyToUse, Drop: true})
+						fabric.LoseCM(evil, readyToUse)
 					}
 					n, err := (&ListenConfig{Backlog: backlog, Config: &Config{Provider: fabric.Host(netip.MustParseAddr("10.0.0.1"))}}).
 						Listen(t.Context(), "rdma", "10.0.0.1:7471")

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/ib"
-	"github.com/verbena-rdma/verbena/rdmatest"
 )
 
 // TestC267_WriterHears: who does nothing but write hears that the peer has closed, though
@@ -30,7 +29,7 @@ func TestC267_WriterHears(t *testing.T) {
 }
 
 func writerHears(t *testing.T, write func(*Conn) error) {
-	f := rdmatest.NewFabric(t, 0)
+	f := newTestNet(t)
 	ln, err := (&ListenConfig{Config: &Config{Provider: f.Host(netip.MustParseAddr("10.0.0.1"))}}).Listen(t.Context(), "rdma", "10.0.0.1:7471")
 	if err != nil {
 		t.Fatal(err)

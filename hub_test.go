@@ -10,14 +10,13 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/cm"
-	"github.com/verbena-rdma/verbena/rdmatest"
 )
 
 // TestQueueBreaksInHandshake: the completion queue ends while a connection is made. Either
 // that fails, or the first call does; nothing waits for a completion that nobody tells.
 func TestQueueBreaksInHandshake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := rdmatest.NewFabric(t, 0)
+		f := newTestNet(t)
 		server, client := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
 		ln, err := (&ListenConfig{Config: &Config{Provider: f.Host(server)}}).listen(t.Context(), "rdma", server.String()+":0")
 		if err != nil {

@@ -43,7 +43,7 @@ var layers = map[string]struct {
 	"internal/ibverbs":   {may: []string{"ib", "verbs/driver", "internal/unix"}, why: "a provider implements the contract and does not know who uses it; the only package with cgo"},
 	"internal/model":     {why: "it explores schedules of any program, and knows none"},
 	"internal/scripted":  {may: []string{"ib", "verbs/driver", "internal/unix"}, why: "a provider implements the contract and does not know who uses it"},
-	"rdmatest":           {may: []string{"*"}, why: "tests see all layers"},
+	"rdmatest":           {may: []string{"*"}, why: "tests see all layers, the root package too: tests inside of that have its fabrics by SetTestNet"},
 	".":                  {may: []string{"ib", "cm", "verbs", "verbs/driver", "softroce", "internal/ibverbs", "internal/stream", "internal/timers", "internal/unix"}, why: "the root package chooses the provider, and otherwise builds on public packages only"},
 	"cmd/verbena":        {may: []string{".", "ib", "cm", "verbs", "verbs/driver", "softroce", "internal/unix"}, extern: []string{"*"}, why: "the tool shows what programs can do with the public packages"},
 	"lab/perf":           {may: []string{".", "ib", "cm", "verbs"}, why: "it measures what programs can do with the public packages"},

@@ -6,8 +6,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/verbena-rdma/verbena/rdmatest"
 )
 
 // TestLent: the buffers of a connection are small at first, large while its peer sends much,
@@ -25,7 +23,7 @@ func TestLent(t *testing.T) {
 		{false, 64 << 20, 4096, 0, 499 * 64 << 10}, // the counters of the protocol
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			fabric := rdmatest.NewFabric(t, 0)
+			fabric := newTestNet(t)
 			cfg := &Config{Provider: fabric.Host(netip.MustParseAddr("10.0.0.1")), Compatible: c.compatible, RecvBuf: c.recvBuf, RecvQueue: c.recvQueue}
 			ln, err := (&ListenConfig{Config: cfg}).Listen(t.Context(), "rdma", "10.0.0.1:7471")
 			if err != nil {

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/verbena-rdma/verbena/cm"
-	"github.com/verbena-rdma/verbena/rdmatest"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -94,7 +93,7 @@ func begun(t *testing.T, cfg *Config, address string) *Listener {
 // and then comes a connection.
 func TestObstaclesRDMA(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fabric := rdmatest.NewFabric(t, 0)
+		fabric := newTestNet(t)
 		var told []error
 		cfg := &Config{Provider: fabric.Host(netip.MustParseAddr("10.0.0.1")), Trace: &Trace{Refused: func(peer netip.AddrPort, err error) {
 			if peer.IsValid() {
@@ -135,7 +134,7 @@ func closeBoth(a, b net.Conn) {
 // TestObstaclesTCP: the same of the other half.
 func TestObstaclesTCP(t *testing.T) {
 	told := make(chan error, len(obstacles))
-	gone := rdmatest.NewFabric(t, 0).Host(netip.MustParseAddr("10.0.0.1"))
+	gone := newTestNet(t).Host(netip.MustParseAddr("10.0.0.1"))
 	cfg := &Config{Provider: gone, Fallback: TCPFallback, Trace: &Trace{Refused: func(_ netip.AddrPort, err error) { told <- err }}}
 	l := begun(t, cfg, "127.0.0.1:0")
 	defer l.Close()
@@ -167,7 +166,7 @@ func TestObstaclesTCP(t *testing.T) {
 // went well, and end with Close.
 func TestObstaclePauses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fabric := rdmatest.NewFabric(t, 0)
+		fabric := newTestNet(t)
 		host := fabric.Host(netip.MustParseAddr("10.0.0.1"))
 		l := begun(t, &Config{Provider: host}, "10.0.0.1:7471")
 		var at []time.Duration
@@ -203,7 +202,7 @@ func TestObstaclePauses(t *testing.T) {
 // TestObstaclesEnd: a listener whose device is gone ends, and Accept says why.
 func TestObstaclesEnd(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := begun(t, &Config{Provider: rdmatest.NewFabric(t, 0).Host(netip.MustParseAddr("10.0.0.1"))}, "10.0.0.1:7471")
+		l := begun(t, &Config{Provider: newTestNet(t).Host(netip.MustParseAddr("10.0.0.1"))}, "10.0.0.1:7471")
 		defer l.Close()
 		f := fails(syscall.EMFILE, verbs.ErrDeviceGone)
 		f.requests = l.cm

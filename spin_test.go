@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/verbena-rdma/verbena/rdmatest"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -14,7 +13,7 @@ import (
 func TestC259_ConfigSpin(t *testing.T) {
 	for name, spin := range map[string]verbs.Spin{"sleep": verbs.Sleep, "spin": verbs.SpinFor(time.Hour), "adaptive": verbs.Adaptive} {
 		t.Run(name, func(t *testing.T) {
-			f := rdmatest.NewFabric(t, 0)
+			f := newTestNet(t)
 			n, err := (&ListenConfig{Config: &Config{Provider: f.Host(netip.MustParseAddr("10.0.0.1"))}}).Listen(t.Context(), "rdma", "10.0.0.1:0")
 			if err != nil {
 				t.Fatal(err)
