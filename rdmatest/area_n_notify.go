@@ -352,6 +352,8 @@ func readableThenNothing(t *tb) {
 	t.event(cch, cm.AddrResolved)
 	t.noEvent(cch)
 	t.drainAsync(t.a)
+	a.drain()
+	t.drained(t.a, a.qp)
 	t.noAsync(t.a)
 }
 
