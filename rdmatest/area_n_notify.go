@@ -78,7 +78,7 @@ func (t *tb) silent(ch *verbs.CompChannel, what string) {
 func strictArming(t *tb) {
 	a, b, ch := t.watched()
 	a.send(verbs.Write(1, b.mr.Remote(0, 8), a.sge(0, 8), ib.Signaled))
-	t.grace()
+	a.behind(b)
 	if !t.arm(a.scq, ib.NotifyAny) {
 		t.Error("a queue with a completion is not ready when it is armed")
 	}
@@ -97,6 +97,20 @@ func strictArming(t *tb) {
 	t.fired(ch, a.scq)
 	a.sent(4, ib.StatusSuccess)
 	t.silent(ch, "a second one for one arm")
+}
+
+// behind lets time pass until what was posted is complete, as far as can be seen without
+// looking into the queue of sends: a message goes to the peer behind it, and one comes back.
+func (e *end) behind(peer *end) {
+	e.Helper()
+	e.recv(100, 1024, 8)
+	peer.recv(100, 1024, 8)
+	e.send(verbs.Send(101, e.sge(1024, 8), 0))
+	peer.got(100, ib.StatusSuccess)
+	peer.send(verbs.Send(102, peer.sge(1024, 8), ib.Signaled))
+	peer.sent(102, ib.StatusSuccess)
+	e.polled(e.rcq)
+	e.grace()
 }
 
 func solicited(t *tb) {
@@ -315,7 +329,7 @@ func eventWithEmptyQueue(t *tb) {
 	a, b, ch := t.watched()
 	t.arm(a.scq, ib.NotifyAny)
 	a.send(verbs.Write(1, b.mr.Remote(0, 8), a.sge(0, 8), ib.Signaled))
-	a.polled()
+	a.polled(a.scq)
 	t.fired(ch, a.scq) // late, and normal
 	a.empty()
 	t.arm(a.scq, ib.NotifyAny)
@@ -325,12 +339,12 @@ func eventWithEmptyQueue(t *tb) {
 	a.sent(2, ib.StatusSuccess)
 }
 
-// polled takes a completion of a send without waiting in the library.
-func (e *end) polled() {
+// polled takes a completion without waiting in the library.
+func (e *end) polled(cq *verbs.CQ) {
 	e.Helper()
 	e.until("a completion", func() bool {
 		var wcs [1]verbs.WC
-		n, err := e.scq.Poll(wcs[:])
+		n, err := cq.Poll(wcs[:])
 		e.ok(err, "poll")
 		return n == 1
 	})
@@ -370,7 +384,7 @@ func levelOfCompletions(t *tb) {
 		func() {
 			t.arm(a.scq, ib.NotifyAny)
 			a.send(verbs.Write(1, b.mr.Remote(0, 8), a.sge(0, 8), ib.Signaled))
-			a.polled()
+			a.polled(a.scq)
 		})
 }
 

@@ -24,7 +24,7 @@ func compChannelWaits(t *tb) {
 		func() {
 			t.arm(a.scq, ib.NotifyAny)
 			a.send(verbs.Write(1, b.mr.Remote(0, 8), a.sge(0, 8), ib.Signaled))
-			a.polled() // waiting would take the event
+			a.polled(a.scq) // waiting would take the event
 		}, ch.Close)
 }
 
