@@ -107,7 +107,8 @@ func goTool(t *testing.T, cgo string, args ...string) {
 // inTheGuest is what a guest does: first it starts programs for the tests on the host's
 // side, then it runs its own; then, with both providers in one process, that part of the
 // suite for which it matters who is on the other side: queue pairs, reliable connections,
-// the connection manager; last, with a cable in between, those that lose and forge packets.
+// the connection manager; then, with a cable in between, those that lose and forge packets; last, it
+// looks at the kernel's log.
 //
 // The programs are copied into the guest's memory: each start would fetch all of them from
 // the host again.
@@ -125,6 +126,7 @@ func inTheGuest(kernel string) string {
 	$programs/lab.test -test.v -test.timeout 15m -test.run "^TestGuest" -test.skip ` + "'" + skip + "'" + ` || status=1
 	LAB_ACROSS=1 $programs/lab.test -test.v -test.timeout 15m -test.run "^TestAcross/.*/^C-(0[7-9]|1[0-47]|19|2[0-3])" || status=1
 	LAB_WIRE=1 $programs/lab.test -test.v -test.timeout 15m -test.run "^TestWire" || status=1
+	LAB_LAST=1 $programs/lab.test -test.v -test.run "^TestLast" || status=1
 	exit $status`
 }
 
@@ -146,7 +148,11 @@ const (
 	LAB_HOST=$LAB_SHARE1 "$LAB_SHARE1/lab.test" -test.v -test.timeout 10m -test.run "^TestPair" || status=1
 	for guest in ` + firstGuest + " " + secondGuest + `; do LAB_ROLE=quit "$LAB_SHARE1/lab.test" $guest || status=1; done
 	exit $status`
-	inEach = `mkdir /tmp/programs && cp /mnt/lab.test /tmp/programs && LAB_ROLE=agent /tmp/programs/lab.test`
+	inEach = `status=0
+	mkdir /tmp/programs && cp /mnt/lab.test /tmp/programs || exit 1
+	LAB_ROLE=agent /tmp/programs/lab.test || status=1
+	LAB_LAST=1 /tmp/programs/lab.test -test.v -test.run "^TestLast" || status=1
+	exit $status`
 )
 
 // vm runs lab/vm with a kernel and arguments, and gives what was written.
@@ -181,7 +187,8 @@ func TestLab(t *testing.T) {
 				"TestAcross/KernelToSoft/C-091_SendRecv", "TestAcross/SoftToKernel/C-202_EventOrder", "TestAcrossWithoutCgo",
 				"TestHostC294_Rstream/RstreamServes/IPv4/Nonblocking", "TestGuestC297_Maps/ProgramConnects/IPv6/WeWrite",
 				"TestHostC299_Preload/ProgramServes/IPv4/NetcatReceives", "TestGuestC262_Streams/TestC278_ManySizes/verbena",
-				"TestWire/KernelToSoft/C-233_DuplicatesAndOrder", "TestWire/SoftToKernel/C-138_SilenceAfterFatalNAK"} {
+				"TestWire/KernelToSoft/C-233_DuplicatesAndOrder", "TestWire/SoftToKernel/C-138_SilenceAfterFatalNAK",
+				"TestLastC336_KernelLog"} {
 				if !passed[name] {
 					t.Errorf("%s did not pass", name)
 				}
