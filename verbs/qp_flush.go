@@ -276,6 +276,7 @@ func (qp *QP) destroy() error {
 	qp.mu.Lock()
 	// Also after an error above: once it is destroyed, the device does not touch the
 	// memory.
+	qp.leaveGroups()
 	err = qp.d.Close()
 	qp.withCQs(func() {
 		qp.keep()

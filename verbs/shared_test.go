@@ -321,4 +321,13 @@ func TestC160_Multicast(t *testing.T) {
 	}
 	r.is(ud.AttachMulticast(attrs().AH.DGID, 0), syscall.EINVAL, "unicast")
 	r.is(rc.AttachMulticast(group, 0), syscall.EINVAL, "RC")
+	// A queue pair that is closed is in no group any more, and has been detached once from each.
+	before := r.p.Count("detach")
+	r.ok(ud.AttachMulticast(group, 1))
+	r.ok(ud.AttachMulticast(group, 1))
+	r.ok(ud.AttachMulticast(four, 0))
+	r.ok(ud.Close())
+	if n := r.p.Count("detach") - before; n != 2 {
+		t.Errorf("%d detaches", n)
+	}
 }

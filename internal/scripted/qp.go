@@ -429,8 +429,14 @@ func (q *QP) Detach(g ib.GID, _ ib.LID) error {
 }
 
 // Close destroys the queue pair. Its completions stay in the CQs, as with Linux
-// Soft-RoCE.
-func (q *QP) Close() error { return q.close() }
+// Soft-RoCE. One that is attached to a group cannot be destroyed.
+func (q *QP) Close() error {
+	if len(q.groups) > 0 {
+		q.p.violate("qp: closed while attached to %d groups", len(q.groups))
+		return syscall.EBUSY
+	}
+	return q.close()
+}
 
 // SRQ is a shared receive queue.
 type SRQ struct {

@@ -214,6 +214,7 @@ type QP interface {
 	Modify(a *QPAttr, m ib.QPAttrMask) error
 	// Query gives at least the attributes of the mask.
 	Query(m ib.QPAttrMask) (QPAttr, error)
+	// Attach and Detach join a multicast group and leave it. verbs leaves them all before Close.
 	Attach(g ib.GID, l ib.LID) error
 	Detach(g ib.GID, l ib.LID) error
 	// Close destroys the queue pair. When it returns the device touches the memory of
