@@ -2,7 +2,8 @@ package rdmatest
 
 import "slices"
 
-// areaKinds are the checks of what not every device has: the limits of shared receive queues.
+// areaKinds are the checks of what not every device has: unreliable connections and datagrams,
+// multicast, and the limits of shared receive queues.
 func areaKinds() []check {
-	return slices.Concat(areaSRQLimit())
+	return slices.Concat(areaUC(), areaUDMore(), areaMulticast(), areaSRQLimit())
 }
