@@ -6,8 +6,6 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/verbena-rdma/verbena/rdmatest"
 )
 
 // A limit that moves is over exactly at its last place, never before, and once.
@@ -74,7 +72,7 @@ func TestDeadline(t *testing.T) {
 // a limit that had moved away.
 func TestDeadlineEndsWithClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		f := rdmatest.NewFabric(t, 0)
+		f := newTestNet(t)
 		server, client := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
 		n, err := (&ListenConfig{Config: &Config{Provider: f.Host(server)}}).Listen(t.Context(), "rdma", server.String()+":7471")
 		if err != nil {

@@ -86,7 +86,7 @@ func writerHears(t *testing.T, write func(*Conn) error) {
 func TestC291_AnswerInQueue(t *testing.T) {
 	for _, compatible := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			f := rdmatest.NewFabric(t, 0)
+			f := newTestNet(t)
 			cfg := func(host string) *Config {
 				return &Config{Provider: f.Host(netip.MustParseAddr(host)), Compatible: compatible, KeepAlive: -1}
 			}

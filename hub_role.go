@@ -29,6 +29,7 @@ type role struct {
 	back    chan struct{}          // cap 1: the hub's goroutine has the role
 	ended   chan struct{}
 	stop    atomic.Bool
+	served  atomic.Bool // the hub's goroutine has it
 	wanted  atomic.Bool // by recall, while somebody else had it
 	timer   *time.Timer
 	mu      sync.Mutex   // setting the timer
@@ -159,6 +160,9 @@ func (r *role) onGrace() {
 
 // recall gives the hub's goroutine the role now, or as soon as who has it leaves.
 func (r *role) recall() {
+	if r.served.Load() {
+		return
+	}
 	r.wanted.Store(true) // before held is looked at: see vacate
 	if r.claim() {
 		r.wanted.Store(false)
@@ -171,6 +175,7 @@ func (h *hub) serve() {
 	r := &h.role
 	defer close(r.ended)
 	for range r.back {
+		r.served.Store(true)
 		r.wanted.Store(false)
 		if r.expired.Swap(false) {
 			r.penalty = min(2*r.penalty+1, maxPenalty)
@@ -182,11 +187,13 @@ func (h *hub) serve() {
 			woken, err := h.poll(nil, true)
 			if err != nil {
 				r.stop.Store(true)
+				r.served.Store(false)
 				r.timer.Stop()
 				h.fail(err)
 				return
 			}
 			if woken == 1 && h.fds.Load() == 0 && r.skip.Load() == 0 {
+				r.served.Store(false)
 				r.vacate()
 				break
 			}

@@ -89,7 +89,7 @@ func TestLent(t *testing.T) {
 func TestLentWhenAccepted(t *testing.T) {
 	for _, compatible := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			fabric := rdmatest.NewFabric(t, 0)
+			fabric := newTestNet(t)
 			cfg := &Config{Provider: fabric.Host(netip.MustParseAddr("10.0.0.1")), Compatible: compatible}
 			n, err := (&ListenConfig{Config: cfg}).Listen(t.Context(), "rdma", "10.0.0.1:7471")
 			if err != nil {
@@ -146,7 +146,7 @@ func TestLentWhenAccepted(t *testing.T) {
 func TestSendBufferGoesBack(t *testing.T) {
 	for _, compatible := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			fabric := rdmatest.NewFabric(t, 0)
+			fabric := newTestNet(t)
 			cfg := func(host string) *Config {
 				return &Config{Provider: fabric.Host(netip.MustParseAddr(host)), Compatible: compatible, KeepAlive: -1, RecvBuf: 64 << 10}
 			}
