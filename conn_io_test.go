@@ -2,6 +2,8 @@ package rdma
 
 import (
 	"errors"
+	"io"
+	"net"
 	"syscall"
 	"testing"
 	"time"
@@ -36,5 +38,22 @@ func TestReadWithoutMemory(t *testing.T) {
 	}
 	if !c.over {
 		t.Error("the connection goes on")
+	}
+}
+
+// TestTruncatedIsBoth: a cut stream is ECONNRESET, also for who asks for the errno, and
+// io.ErrUnexpectedEOF; and no time-out.
+func TestTruncatedIsBoth(t *testing.T) {
+	c := &Conn{local: Addr{}, remote: Addr{}}
+	err := c.fail("read", ended(stream.ErrReset))
+	var errno syscall.Errno
+	var ne net.Error
+	switch {
+	case !errors.Is(err, ErrTruncated), !errors.Is(err, syscall.ECONNRESET), !errors.Is(err, io.ErrUnexpectedEOF):
+		t.Errorf("%v is not all that it should be", err)
+	case !errors.As(err, &errno) || errno != syscall.ECONNRESET:
+		t.Errorf("%v has the errno %v", err, errno)
+	case !errors.As(err, &ne) || ne.Timeout(), errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed):
+		t.Errorf("%v is what it should not be", err)
 	}
 }

@@ -16,16 +16,14 @@ import (
 var ErrWouldBlock error = syscall.EAGAIN
 
 // ErrTruncated is in the error of Read if the connection ended before the peer said that
-// its stream was complete: what was read is a part. It is io.ErrUnexpectedEOF and
-// syscall.ECONNRESET for errors.Is.
+// its stream was complete: what was read is a part. It wraps syscall.ECONNRESET and
+// io.ErrUnexpectedEOF.
 var ErrTruncated error = truncated{}
 
 type truncated struct{}
 
-func (truncated) Error() string { return "stream ended before its end: " + syscall.ECONNRESET.Error() }
-func (truncated) Is(target error) bool {
-	return target == syscall.ECONNRESET || target == io.ErrUnexpectedEOF
-}
+func (truncated) Error() string   { return "stream ended before its end: " + syscall.ECONNRESET.Error() }
+func (truncated) Unwrap() []error { return []error{syscall.ECONNRESET, io.ErrUnexpectedEOF} }
 
 // errnoError is an error of the system, as the calls of package net wrap them, that knows
 // more about its cause.
