@@ -10,7 +10,9 @@ import (
 
 // arena gives registered memory to the connections of a hub, in pages of slabs. The slabs
 // have no remote rights: who lets a peer write registers that piece on its own
-// (arena.expose), so that no peer reaches the memory of another connection.
+// (arena.expose), so that a peer is told of no memory but its own. It is not a wall: the key
+// of such a piece is good for every queue pair of the domain, so that a peer who guesses it
+// reaches it through its own connection (docs/streams.md).
 type arena struct {
 	pd *verbs.PD
 
