@@ -27,8 +27,11 @@ func TestEndpoint(t *testing.T) {
 			t.Errorf("no advice: %v", err)
 		}
 	}
-	again, err = a.Endpoint(1, 1)
+	same, err := a.Endpoint(1, 1)
 	r.ok(err)
+	if same != again {
+		t.Errorf("for the index that it has %v, want %v", same, again)
+	}
 	eb, err := b.Endpoint(1, 1)
 	r.ok(err)
 	if ea != again || ea.QPN != a.Num() || ea.GID != r.gid(1) || ea.MTU != ib.MTU1024 || ea.PSN >= 1<<24 || a.State() != ib.StateInit || eb.GID != ea.GID {
