@@ -72,7 +72,7 @@ func TestWays(t *testing.T) {
 
 // places checks that each place in memory belongs to one connection, or is free.
 func places(t *testing.T, s *server) {
-	for _, d := range s.devices {
+	for _, d := range s.devices.All() {
 		had := make(map[int]int)
 		for _, base := range d.free {
 			had[base]++

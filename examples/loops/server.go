@@ -22,7 +22,7 @@ type server struct {
 	ch      *cm.EventChannel
 	ln      *cm.ID
 	tcp     *net.TCPListener
-	devices map[*verbs.Device]*device
+	devices *cm.PerDevice[*device]
 	peers   map[*peer]bool
 
 	// added is called for each device that the service begins to use, as its events are
@@ -50,7 +50,8 @@ type peer struct {
 func (p *peer) slot(id uint64, n int) verbs.SGE { return p.dev.mr.SGE(p.base+int(id)*size, n) }
 
 func newServer(p verbs.Provider, rdmaAddr, tcpAddr string) (s *server, err error) {
-	s = &server{devices: make(map[*verbs.Device]*device), peers: make(map[*peer]bool)}
+	s = &server{peers: make(map[*peer]bool)}
+	s.devices = cm.NewPerDevice(s.device)
 	defer func() {
 		if err != nil {
 			s.close()
@@ -100,7 +101,7 @@ func (s *server) onCM(ev cm.Event) {
 }
 
 func (s *server) accept(id *cm.ID) error {
-	d, err := s.device(id.Device())
+	d, err := s.devices.Get(id.Device())
 	if err != nil {
 		return err
 	}
@@ -156,19 +157,15 @@ func (s *server) onAsync(verbs.AsyncEvent) {}
 
 // device makes what connections share when the first comes on a device.
 func (s *server) device(dev *verbs.Device) (*device, error) {
-	if d := s.devices[dev]; d != nil {
-		return d, nil
-	}
 	d := &device{dev: dev}
 	err := d.open()
 	if err == nil {
 		err = s.added(d)
 	}
 	if err != nil {
-		d.close()
+		d.Close()
 		return nil, err
 	}
-	s.devices[dev] = d
 	return d, nil
 }
 
@@ -191,13 +188,14 @@ func (d *device) open() (err error) {
 	return nil
 }
 
-// close may come in any order: what is shared goes with the last that uses it. Close of
+// Close may come in any order: what is shared goes with the last that uses it. Close of
 // what was not made is an error that nobody need see.
-func (d *device) close() {
+func (d *device) Close() error {
 	d.cq.Close()
 	d.ch.Close()
 	d.mr.Close()
 	d.pd.Close()
+	return nil
 }
 
 func (s *server) close() {
@@ -206,9 +204,7 @@ func (s *server) close() {
 		p.id.Close()
 	}
 	s.ch.Close()
-	for _, d := range s.devices {
-		d.close()
-	}
+	s.devices.Close()
 	if s.tcp != nil {
 		s.tcp.Close()
 	}
