@@ -1,6 +1,8 @@
 package rdma_test
 
 import (
+	"context"
+	"fmt"
 	"net/netip"
 	"os"
 	"strings"
@@ -8,52 +10,107 @@ import (
 	"testing"
 
 	rdma "github.com/verbena-rdma/verbena"
+	"github.com/verbena-rdma/verbena/softroce"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
 // addressesEnv has tests use a kernel's device: it names the addresses of the server's end
 // and of the client's. It is set in the lab (docs/lab.md), which runs those tests that
-// need neither a network in memory nor virtual time.
+// need neither a network in memory nor virtual time. An end may be the embedded device's, in
+// a network namespace, as the kernel's has the UDP port of every address in its own:
+// ADDRESS@NAMESPACE.
 const addressesEnv = "RDMA_TEST_ADDRESSES"
 
-// onKernel gives a kernel's device, and nil outside of the lab.
+// onKernel gives the places of the lab, and nil outside of it.
 func onKernel(t testing.TB) *place {
 	t.Helper()
-	v := os.Getenv(addressesEnv)
-	if v == "" {
+	var ends [2]*end
+	for i := range ends {
+		var err error
+		if ends[i], err = labEnd(i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if ends[0] == nil {
 		return nil
 	}
-	server, client, _ := strings.Cut(v, ",")
-	s, err := netip.ParseAddr(server)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := netip.ParseAddr(client)
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, _, err := rdma.Provider(rdma.Kernel)
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := netip.AddrPortFrom(s, 0).String()
-	openKernel.Do(func() { // they stay open: no test has leaked them
-		all, err := verbs.Devices(p)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, d := range all {
-			if _, err := verbs.Open(p, d.Name); err != nil {
-				t.Fatal(err)
-			}
-		}
-		l, err := (&rdma.ListenConfig{Config: &rdma.Config{Provider: p}}).Listen(t.Context(), "rdma", address)
-		if err != nil {
-			t.Fatal(err)
-		}
-		l.Close()
-	})
-	return &place{name: "kernel", server: p, client: p, address: address, from: c}
+	return &place{name: "kernel", server: ends[0].p, client: ends[1].p, address: netip.AddrPortFrom(ends[0].addr, 0).String(), from: ends[1].addr}
 }
 
-var openKernel sync.Once
+// end is a device of the lab, and its address.
+type end struct {
+	p    verbs.Provider
+	addr netip.Addr
+}
+
+var labEnds struct {
+	mu   sync.Mutex
+	have map[string]*end
+}
+
+// labEnd gives the end of the server (0) or of the client (1), and nil outside of the lab. It
+// stays open until the process ends, so that no test has leaked it.
+func labEnd(i int) (*end, error) {
+	server, client, ok := strings.Cut(os.Getenv(addressesEnv), ",")
+	if !ok {
+		return nil, nil
+	}
+	spec := [2]string{server, client}[i]
+	labEnds.mu.Lock()
+	defer labEnds.mu.Unlock()
+	if e := labEnds.have[spec]; e != nil {
+		return e, nil
+	}
+	address, namespace, soft := strings.Cut(spec, "@")
+	addr, err := netip.ParseAddr(address)
+	if err != nil {
+		return nil, err
+	}
+	e := &end{addr: addr}
+	if soft {
+		err = e.openSoft(namespace)
+	} else {
+		err = e.openKernel()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", spec, err)
+	}
+	if labEnds.have == nil {
+		labEnds.have = map[string]*end{}
+	}
+	labEnds.have[spec] = e
+	return e, nil
+}
+
+func (e *end) openKernel() (err error) {
+	if e.p, _, err = rdma.Provider(rdma.Kernel); err != nil {
+		return err
+	}
+	all, err := verbs.Devices(e.p)
+	if err != nil {
+		return err
+	}
+	for _, d := range all {
+		if _, err := verbs.Open(e.p, d.Name); err != nil {
+			return err
+		}
+	}
+	return e.listen()
+}
+
+func (e *end) openSoft(namespace string) (err error) {
+	if e.p, err = softroce.New(&softroce.Config{Addrs: []netip.Addr{e.addr}, MTU: 4200}); err != nil {
+		return err
+	}
+	return inNamespace(namespace, e.listen) // a socket stays where it was opened
+}
+
+// listen opens what is opened with the first listener.
+func (e *end) listen() error {
+	cfg := &rdma.Config{Provider: e.p}
+	l, err := (&rdma.ListenConfig{Config: cfg}).Listen(context.Background(), "rdma", netip.AddrPortFrom(e.addr, 0).String())
+	if err != nil {
+		return err
+	}
+	return l.Close()
+}

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
@@ -33,8 +34,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// peerRole is "network policy protocol service".
-type peerRole struct{ Network, Spin, Service string }
+// peerRole is "network policy protocol service", and for some services an address.
+type peerRole struct{ Network, Spin, Service, Address string }
 
 // peerAlone are services without a listener of peerMain: they say a line, and end.
 var peerAlone = map[string]func() error{}
@@ -47,6 +48,9 @@ func peerMain(role string) error {
 	}
 	if f := peerAlone[r.Service]; f != nil {
 		return f()
+	}
+	if r.Address != "" {
+		return peerDials(r)
 	}
 	ln, err := listenAs(r.Network, r.Spin)
 	if err != nil {
@@ -69,7 +73,8 @@ func peerMain(role string) error {
 	}
 }
 
-// listenAs listens on TCP, or on the embedded device of this process.
+// listenAs listens on TCP, or on the embedded device of this process; in the lab, on the
+// server's.
 func listenAs(network, spin string) (net.Listener, error) {
 	if network == "tcp" {
 		return net.Listen("tcp", "127.0.0.1:0")
@@ -78,7 +83,13 @@ func listenAs(network, spin string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	return (&rdma.ListenConfig{Config: cfg}).Listen(bg, "rdma", ownLoopback()+":0")
+	address := ownLoopback() + ":0"
+	if e, err := labEnd(0); err != nil {
+		return nil, err
+	} else if e != nil {
+		cfg.Provider, address = e.p, netip.AddrPortFrom(e.addr, 0).String()
+	}
+	return (&rdma.ListenConfig{Config: cfg}).Listen(bg, "rdma", address)
 }
 
 func configAs(network, spin string) (*rdma.Config, error) {
@@ -181,9 +192,24 @@ func dialAs(r peerRole, address string) (net.Conn, error) {
 	if r.Network == "tcp" {
 		return net.Dial("tcp", address)
 	}
+	d, err := dialerAs(r)
+	if err != nil {
+		return nil, err
+	}
+	return d.Dial("rdma", address)
+}
+
+// dialerAs dials from the embedded device of this process; in the lab, from the client's.
+func dialerAs(r peerRole) (*rdma.Dialer, error) {
 	cfg, err := configAs(r.Network, r.Spin)
 	if err != nil {
 		return nil, err
 	}
-	return (&rdma.Dialer{Config: cfg, Timeout: 30 * time.Second}).Dial("rdma", address)
+	d := &rdma.Dialer{Config: cfg, Timeout: 30 * time.Second}
+	if e, err := labEnd(1); err != nil {
+		return nil, err
+	} else if e != nil {
+		cfg.Provider, d.LocalAddr = e.p, rdma.Addr{AddrPort: netip.AddrPortFrom(e.addr, 0)}
+	}
+	return d, nil
 }
