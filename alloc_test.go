@@ -42,10 +42,10 @@ func TestC279_Allocs(t *testing.T) {
 						n += m
 					}
 				}
-				for range 50 {
+				for range l.times(50, 20) {
 					turn()
 				}
-				if n := testing.AllocsPerRun(200, turn); n >= 1 {
+				if n := testing.AllocsPerRun(l.times(200, 50), turn); n >= 1 {
 					t.Errorf("%d bytes: %v allocations for a Write and a Read", size, n)
 				}
 			}

@@ -21,6 +21,7 @@ var churn = flag.Int("churn", 320, "connections of TestC306_Churn")
 // object, goroutine, descriptor or thread. With -churn 100000 it takes some minutes, and shows
 // that ports and ids can be used again.
 func TestC306_Churn(t *testing.T) {
+	onKernel(t) // what the lab keeps open is open
 	rdmatest.CheckLeaks(t)
 	before := len(verbs.Objects())
 	l := &rig{place: onLoopback(t)}

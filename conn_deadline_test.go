@@ -6,7 +6,6 @@ import (
 	"os"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	rdma "github.com/verbena-rdma/verbena"
@@ -15,9 +14,10 @@ import (
 // TestC271_PastDeadline: calls fail at once, with data waiting too; clearing brings it all
 // back.
 func TestC271_PastDeadline(t *testing.T) {
-	pairs(t, func(t *testing.T, _ *rig, s, c *rdma.Conn) {
-		writes(t, s, []byte("waiting"))
-		synctest.Wait()
+	pairs(t, func(t *testing.T, l *rig, s, c *rdma.Conn) {
+		writes(t, s, []byte("and waiting"))
+		got := make([]byte, len("and "))
+		l.comes(t, "data are there", func() bool { n, _ := c.TryRead(got); return n == len(got) })
 		c.SetDeadline(time.Now().Add(-time.Second))
 		for _, f := range []func([]byte) (int, error){c.Read, c.Write, c.TryRead, c.TryWrite} {
 			n, err := f(make([]byte, 10))
@@ -34,13 +34,15 @@ func TestC271_PastDeadline(t *testing.T) {
 
 // TestC272_MovedDeadlines: to shorten wakes, to extend and to clear do not.
 func TestC272_MovedDeadlines(t *testing.T) {
-	pairs(t, func(t *testing.T, _ *rig, s, c *rdma.Conn) {
+	pairs(t, func(t *testing.T, l *rig, s, c *rdma.Conn) {
+		hour := l.of(time.Hour, 600*time.Millisecond)
 		full := func() (err error) {
 			for err == nil {
 				_, err = c.Write(make([]byte, 64<<10))
 			}
 			return err
 		}
+		l.fill(t, c)
 		for _, d := range []struct {
 			name string
 			call func() error
@@ -52,27 +54,23 @@ func TestC272_MovedDeadlines(t *testing.T) {
 		} {
 			done := make(chan error, 1)
 			start := time.Now()
-			d.set(start.Add(time.Hour))
+			d.set(start.Add(hour))
 			go func() { done <- d.call() }()
-			synctest.Wait()
-			d.set(start.Add(2 * time.Hour))
-			time.Sleep(time.Until(start.Add(90 * time.Minute)))
+			l.comes(t, "the call waits", asleep(c, 1))
+			d.set(start.Add(2 * hour))
+			time.Sleep(time.Until(start.Add(hour + hour/4)))
 			d.set(time.Time{})
-			time.Sleep(time.Until(start.Add(150 * time.Minute)))
-			synctest.Wait()
-			select {
-			case err := <-done:
-				t.Fatalf("%s: woken by an extension after %v: %v", d.name, time.Since(start), err)
-			default:
-			}
-			d.set(start.Add(151 * time.Minute))
+			time.Sleep(time.Until(start.Add(2*hour + hour/4)))
+			l.comes(t, "the call still waits", func() bool { return len(done) == 0 })
+			last := 2*hour + hour/4 + hour/60
+			d.set(start.Add(last))
 			isErr(t, d.name, <-done, os.ErrDeadlineExceeded)
-			if took := time.Since(start); took != 151*time.Minute {
+			if took := time.Since(start); took < last || took > last+l.of(0, 10*time.Second) {
 				t.Errorf("%s: woken after %v", d.name, took)
 			}
 			d.set(time.Time{})
 			go func() { done <- d.call() }()
-			synctest.Wait()
+			l.comes(t, "the call waits again", asleep(c, 1))
 			d.set(time.Now())
 			isErr(t, d.name, <-done, os.ErrDeadlineExceeded)
 			d.set(time.Time{})

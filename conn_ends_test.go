@@ -8,7 +8,6 @@ import (
 	"os"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	rdma "github.com/verbena-rdma/verbena"
@@ -43,9 +42,12 @@ func TestC267_PeerCloses(t *testing.T) {
 // TestC268_PeerClosesUnread: the peer throws away what we wrote; reading ends, and writing
 // fails: as over if the peer had said its end before ours came, as reset if ours was on its way.
 func TestC268_PeerClosesUnread(t *testing.T) {
-	pairs(t, func(t *testing.T, _ *rig, s, c *rdma.Conn) {
+	pairs(t, func(t *testing.T, l *rig, s, c *rdma.Conn) {
 		writes(t, c, make([]byte, 3000))
-		synctest.Wait()
+		l.comes(t, "the first byte is there, of which others are behind", func() bool {
+			n, _ := s.TryRead(make([]byte, 1))
+			return n == 1
+		})
 		closed := make(chan struct{})
 		go func() { s.Close(); close(closed) }()
 		defer func() { c.Close(); <-closed }()
@@ -55,7 +57,7 @@ func TestC268_PeerClosesUnread(t *testing.T) {
 		}
 		for range 3 {
 			_, err = c.Write([]byte("x"))
-			time.Sleep(time.Second)
+			time.Sleep(l.of(time.Second, 200*time.Millisecond))
 		}
 		if !errors.Is(err, syscall.EPIPE) && !errors.Is(err, syscall.ECONNRESET) {
 			t.Error("write:", err)
@@ -214,11 +216,10 @@ func TestC290_Linger(t *testing.T) {
 		isErr(t, "Read", err, want)
 	})
 	each(t, func(t *testing.T, l *rig) {
-		l.client.Linger = 3 * time.Second
+		l.client.Linger = l.of(3*time.Second, time.Second)
 		s, c := l.pair(t)
 		defer s.Close()
-		c.SetWriteDeadline(time.Now().Add(time.Second))
-		c.Write(make([]byte, 16<<20))
+		l.fill(t, c)
 		start := time.Now()
 		c.Close()
 		if took := time.Since(start); took > 5*time.Second {
@@ -237,7 +238,7 @@ func TestC290_SlowReader(t *testing.T) {
 	each(t, func(t *testing.T, l *rig) {
 		l.client.Linger, l.client.SendBuf = time.Minute, 4<<20
 		s, c := l.pair(t)
-		const size = 4 << 20
+		size := l.times(4<<20, 2<<20)
 		writes(t, c, pattern(size, 3))
 		closed := make(chan error, 1)
 		go func() { closed <- c.Close() }()
@@ -255,7 +256,7 @@ func TestC290_SlowReader(t *testing.T) {
 			if err != nil {
 				t.Fatalf("after %d bytes: %v", got, err)
 			}
-			time.Sleep(100 * time.Millisecond)
+			time.Sleep(l.of(100*time.Millisecond, 10*time.Millisecond))
 		}
 		if got != size {
 			t.Errorf("%d of %d bytes, and then the end", got, size)

@@ -36,8 +36,10 @@ func TestC297_Maps(t *testing.T) {
 		isErr(t, "before any map", err, rdma.ErrNoMap)
 		_, err = s.Map(plain, 0)
 		isErr(t, "without the right", err, syscall.EINVAL)
-		_, err = c.Map(mr, 0)
-		isErr(t, "of another domain", err, verbs.ErrPDMismatch)
+		if c.PD() != s.PD() { // the ends of one device share it
+			_, err = c.Map(mr, 0)
+			isErr(t, "of another domain", err, verbs.ErrPDMismatch)
+		}
 		isErr(t, "Unmap of nothing", s.Unmap(mr), syscall.EINVAL)
 
 		off, err := s.Map(mr, 500)
@@ -61,10 +63,10 @@ func TestC297_Maps(t *testing.T) {
 			_, err = c.MapWrite([]byte("x"), o)
 			isErr(t, "outside", err, rdma.ErrNoMap)
 		}
-		if n, err := c.MapWrite(make([]byte, 100), 10500-60); n > 60 || !errors.Is(err, rdma.ErrNoMap) {
+		if n, err := c.MapWrite(bytes.Repeat([]byte{1}, 100), 10500-60); n > 60 || !errors.Is(err, rdma.ErrNoMap) {
 			t.Error("beyond the end:", n, err)
 		}
-		synctest.Wait()
+		l.comes(t, "what fits is there", func() bool { return mr.Bytes()[9999] == 1 })
 		// The peer must be there to agree; nobody needs to be in a call of it.
 		if err := s.Unmap(mr); err != nil {
 			t.Fatal(err)

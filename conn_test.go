@@ -10,7 +10,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	rdma "github.com/verbena-rdma/verbena"
@@ -44,7 +43,7 @@ func TestC263_Zero(t *testing.T) {
 
 // TestC264_Close: everything fails afterwards, and what blocks is woken.
 func TestC264_Close(t *testing.T) {
-	pairs(t, func(t *testing.T, _ *rig, s, c *rdma.Conn) {
+	pairs(t, func(t *testing.T, l *rig, s, c *rdma.Conn) {
 		errs := make(chan error, 2)
 		go func() { _, err := c.Read(make([]byte, 1)); errs <- err }()
 		go func() {
@@ -55,7 +54,7 @@ func TestC264_Close(t *testing.T) {
 				}
 			}
 		}()
-		synctest.Wait()
+		l.comes(t, "both calls wait", asleep(c, 2))
 		closed := make(chan struct{})
 		go func() { s.Close(); close(closed) }()
 		if err := c.Close(); err != nil {
@@ -96,7 +95,7 @@ func TestC264_CloseUnblocks(t *testing.T) {
 			}
 			werr <- err
 		}()
-		synctest.Wait()
+		l.comes(t, "both calls wait", asleep(c, 2))
 		closed := make(chan error, 1)
 		go func() { closed <- c.Close() }()
 		isErr(t, "Read", <-rerr, net.ErrClosed)
@@ -133,10 +132,10 @@ func TestC265_CloseWrite(t *testing.T) {
 
 // TestC266_CloseRead: reading ends at once, and the peer is not held up.
 func TestC266_CloseRead(t *testing.T) {
-	pairs(t, func(t *testing.T, _ *rig, s, c *rdma.Conn) {
+	pairs(t, func(t *testing.T, l *rig, s, c *rdma.Conn) {
 		got := make(chan error, 1)
 		go func() { _, err := c.Read(make([]byte, 1)); got <- err }()
-		synctest.Wait()
+		l.comes(t, "Read waits", asleep(c, 1))
 		if err := c.CloseRead(); err != nil {
 			t.Fatal(err)
 		}
@@ -164,8 +163,8 @@ func TestC266_CloseRead(t *testing.T) {
 func TestC274_WriteTimeout(t *testing.T) {
 	pairs(t, func(t *testing.T, _ *rig, s, c *rdma.Conn) {
 		all := pattern(10<<20, 0)
-		c.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
 		buf := append([]byte(nil), all...)
+		c.SetWriteDeadline(time.Now().Add(100 * time.Millisecond))
 		n, err := c.Write(buf)
 		isErr(t, "Write", err, os.ErrDeadlineExceeded)
 		if n <= 0 || n >= len(all) {

@@ -102,6 +102,9 @@ func TestC286_LocalWildcard(t *testing.T) {
 func TestC297_UnmapWithoutPeer(t *testing.T) {
 	for name, before := range map[string]bool{"before": true, "during": false} {
 		t.Run(name, func(t *testing.T) {
+			if onKernel(t) != nil {
+				t.Parallel()
+			}
 			each(t, func(t *testing.T, l *rig) {
 				l.server.Maps = 1
 				s, c := l.pair(t)
@@ -113,11 +116,13 @@ func TestC297_UnmapWithoutPeer(t *testing.T) {
 				if _, err := c.Map(mr, 0); err != nil {
 					t.Fatal(err)
 				}
-				time.Sleep(time.Second)
+				writes(t, c, []byte("mapped"))
+				reads(t, s, []byte("mapped"))
 				closed := make(chan error, 1)
 				go func() { closed <- s.Close() }()
 				if before {
-					time.Sleep(10 * time.Second)
+					time.Sleep(l.of(10*time.Second, 0))
+					l.comes(t, "the end is there", func() bool { _, err := c.TryRead(make([]byte, 1)); return err == io.EOF })
 				}
 				if err := c.Unmap(mr); err != nil {
 					t.Error(err)

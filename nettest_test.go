@@ -29,13 +29,15 @@ func TestC262_Nettest(t *testing.T) {
 			return p
 		}},
 	}
-	if onKernel(t) != nil {
+	lab := onKernel(t) != nil
+	if lab {
 		places = []somewhere{{"kernel", onKernel}}
+		rdmatest.CheckLeaks(t)
 	}
 	for _, p := range places {
 		for _, m := range modes {
 			t.Run(p.name+"/"+m.name, func(t *testing.T) {
-				if m.compatible {
+				if m.compatible || lab {
 					t.Parallel() // its ends wait for one another, a second each time
 				} else {
 					rdmatest.CheckLeaks(t)

@@ -1,8 +1,8 @@
 package rdma_test
 
 import (
+	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	rdma "github.com/verbena-rdma/verbena"
@@ -19,10 +19,29 @@ func polled(t testing.TB, fd int) (readable, writable bool) {
 	return fds[0].Revents&unix.PollIn != 0, fds[0].Revents&unix.PollOut != 0
 }
 
+// fill writes until there is no room, and stays none: the peer's memory takes some though
+// nobody reads there. It gives how much it wrote.
+func fill(t testing.TB, l *rig, c *rdma.Conn, fd int) (total int) {
+	t.Helper()
+	b := make([]byte, 10000)
+	for {
+		var err error
+		for err == nil {
+			var n int
+			n, err = c.TryWrite(b)
+			total += n
+		}
+		time.Sleep(l.of(time.Second, 300*time.Millisecond))
+		if _, w := polled(t, fd); !w {
+			return total
+		}
+	}
+}
+
 // TestC298_FD: the descriptor says exactly what TryRead and TryWrite would do, without any
 // call in between.
 func TestC298_FD(t *testing.T) {
-	pairs(t, func(t *testing.T, _ *rig, s, c *rdma.Conn) {
+	pairs(t, func(t *testing.T, l *rig, s, c *rdma.Conn) {
 		fd, err := c.FD()
 		if err != nil {
 			t.Fatal(err)
@@ -32,11 +51,11 @@ func TestC298_FD(t *testing.T) {
 		}
 		check := func(what string, readable, writable bool) {
 			t.Helper()
-			time.Sleep(time.Second)
-			synctest.Wait()
-			if r, w := polled(t, fd); r != readable || w != writable {
-				t.Fatalf("%s: readable %v, writable %v, want %v and %v", what, r, w, readable, writable)
-			}
+			time.Sleep(l.of(time.Second, 0))
+			l.comes(t, fmt.Sprintf("%s: readable %v, writable %v", what, readable, writable), func() bool {
+				r, w := polled(t, fd)
+				return r == readable && w == writable
+			})
 			var b [1]byte
 			if !readable {
 				if n, err := c.TryRead(b[:]); n != 0 || err != rdma.ErrWouldBlock {
@@ -59,24 +78,10 @@ func TestC298_FD(t *testing.T) {
 			c.TryRead(b[:])
 			check("read", false, true)
 			total := 0
-			fill := func() { // the peer takes some without reading
-				for full := false; !full; {
-					for {
-						n, err := c.TryWrite(make([]byte, 10000))
-						total += n
-						if err != nil {
-							break
-						}
-					}
-					time.Sleep(time.Second)
-					_, w := polled(t, fd)
-					full = !w
-				}
-			}
-			fill()
+			total += fill(t, l, c, fd)
 			check("full", false, false)
 			writes(t, s, []byte("x"))
-			fill() // what the peer writes can tell of room
+			total += fill(t, l, c, fd) // what the peer writes can tell of room
 			check("full and data", true, false)
 			reads(t, c, []byte("x"))
 			reads(t, s, make([]byte, total))
@@ -129,12 +134,10 @@ func TestC298_ListenerFD(t *testing.T) {
 		}
 		want := func(readable bool) {
 			t.Helper()
-			time.Sleep(time.Second)
-			if r, _ := polled(t, fd); r != readable {
-				t.Fatalf("readable %v", r)
-			}
+			time.Sleep(l.of(time.Second, 0))
+			l.comes(t, fmt.Sprintf("readable %v", readable), func() bool { r, _ := polled(t, fd); return r == readable })
 		}
-		for range 3 {
+		for range l.times(3, 2) {
 			want(false)
 			c, err := l.dialer().Dial("rdma", ln.Addr().String())
 			if err != nil {
@@ -154,21 +157,21 @@ func TestC298_ListenerFD(t *testing.T) {
 // A deadline that passes, or is set in the past, is an answer for TryRead and TryWrite, and
 // one that moves away takes it back.
 func TestC298_FDDeadline(t *testing.T) {
-	pairs(t, func(t *testing.T, _ *rig, s, c *rdma.Conn) {
+	pairs(t, func(t *testing.T, l *rig, s, c *rdma.Conn) {
 		fd, err := c.FD()
 		if err != nil {
 			t.Fatal(err)
 		}
 		check := func(what string, readable, writable bool) {
 			t.Helper()
-			synctest.Wait()
-			if r, w := polled(t, fd); r != readable || w != writable {
-				t.Errorf("%s: readable %v, writable %v, want %v and %v", what, r, w, readable, writable)
-			}
+			l.comes(t, fmt.Sprintf("%s: readable %v, writable %v", what, readable, writable), func() bool {
+				r, w := polled(t, fd)
+				return r == readable && w == writable
+			})
 		}
 		c.SetReadDeadline(time.Now().Add(time.Second))
 		check("before", false, true)
-		time.Sleep(2 * time.Second)
+		time.Sleep(l.of(2*time.Second, 0))
 		check("passed", true, true)
 		c.SetReadDeadline(time.Time{})
 		check("taken back", false, true)
@@ -176,22 +179,10 @@ func TestC298_FDDeadline(t *testing.T) {
 		check("past", true, true)
 		c.SetReadDeadline(time.Now().Add(time.Hour))
 		check("moved", false, true)
-		total := 0
-		for full := false; !full; {
-			for {
-				n, err := c.TryWrite(make([]byte, 10000))
-				total += n
-				if err != nil {
-					break
-				}
-			}
-			time.Sleep(time.Second)
-			_, w := polled(t, fd)
-			full = !w
-		}
+		total := fill(t, l, c, fd)
 		c.SetWriteDeadline(time.Now().Add(time.Second))
 		check("full", false, false)
-		time.Sleep(2 * time.Second)
+		time.Sleep(l.of(2*time.Second, 0))
 		check("full and passed", false, true)
 		c.SetWriteDeadline(time.Time{})
 		check("full again", false, false)

@@ -150,6 +150,7 @@ func each(t *testing.T, f func(t *testing.T, l *rig)) {
 	for _, m := range modes {
 		t.Run(m.name, func(t *testing.T) {
 			if p := onKernel(t); p != nil {
+				t.Parallel() // most of the time is waiting
 				f(t, &rig{place: p, server: rdma.Config{Compatible: m.compatible}, client: rdma.Config{Compatible: m.compatible}})
 				return
 			}
