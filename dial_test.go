@@ -14,10 +14,59 @@ import (
 
 	rdma "github.com/verbena-rdma/verbena"
 	"github.com/verbena-rdma/verbena/rdmatest"
+	"github.com/verbena-rdma/verbena/verbs"
 )
+
+// dialCase is a dial that must fail.
+type dialCase struct {
+	name, network, address string
+	timeout                time.Duration
+	local                  net.Addr
+	is                     []error
+	as                     any
+	isTimeout              bool
+}
+
+// try holds the error against what package net would give: a *net.OpError.
+func (c *dialCase) try(t *testing.T, p verbs.Provider, late time.Duration) {
+	t.Helper()
+	d := rdma.Dialer{Timeout: c.timeout, LocalAddr: c.local, Config: &rdma.Config{Provider: p}}
+	start := time.Now()
+	conn, err := d.Dial(c.network, c.address)
+	took := time.Since(start)
+	var op *net.OpError
+	if conn != nil || !errors.As(err, &op) {
+		t.Errorf("%s: %v, %v", c.name, conn, err)
+		return
+	}
+	if op.Op != "dial" || op.Net != c.network {
+		t.Errorf("%s: %+v", c.name, op)
+	}
+	for _, want := range c.is {
+		if !errors.Is(err, want) {
+			t.Errorf("%s: %v is not %v", c.name, err, want)
+		}
+		if op.Addr == nil || op.Addr.String() != c.address {
+			t.Errorf("%s: address %v", c.name, op.Addr)
+		}
+	}
+	if c.as != nil && !errors.As(err, c.as) {
+		t.Errorf("%s: %v is no %T", c.name, err, c.as)
+	}
+	if op.Timeout() != c.isTimeout {
+		t.Errorf("%s: %v: timeout %v", c.name, err, op.Timeout())
+	}
+	if c.timeout > 0 && c.timeout < math.MaxInt64 && took > c.timeout+late {
+		t.Errorf("%s: took %v", c.name, took)
+	}
+}
 
 // TestC283_DialErrors: each is a *net.OpError with what package net would have in it.
 func TestC283_DialErrors(t *testing.T) {
+	if p := onKernel(t); p != nil {
+		kernelDialErrors(t, p)
+		return
+	}
 	synctest.Test(t, func(t *testing.T) {
 		p := onFabric(t)
 		ln := (&rig{place: p}).listen(t) // so that the host is there
@@ -28,14 +77,7 @@ func TestC283_DialErrors(t *testing.T) {
 		}
 		var unknown net.UnknownNetworkError
 		var addr *net.AddrError
-		for _, c := range []struct {
-			name, network, address string
-			timeout                time.Duration
-			local                  net.Addr
-			is                     []error
-			as                     any
-			isTimeout              bool
-		}{
+		for _, c := range []dialCase{
 			{name: "nobody listens", network: "rdma", address: "10.0.0.1:7471", is: []error{syscall.ECONNREFUSED}},
 			{name: "port 0", network: "rdma", address: "10.0.0.1:0", is: []error{syscall.ECONNREFUSED}},
 			{name: "silent, with a time-out", network: "rdma", address: "10.0.0.9:7471", timeout: 100 * time.Millisecond,
@@ -52,37 +94,43 @@ func TestC283_DialErrors(t *testing.T) {
 				is: []error{syscall.EADDRNOTAVAIL}},
 			{name: "local address of another family", network: "rdma", address: "10.0.0.1:7471", local: &net.TCPAddr{IP: net.IPv6loopback}, as: &addr},
 		} {
-			d := rdma.Dialer{Timeout: c.timeout, LocalAddr: c.local, Config: &rdma.Config{Provider: p.client}}
-			start := time.Now()
-			conn, err := d.Dial(c.network, c.address)
-			took := time.Since(start)
-			var op *net.OpError
-			if conn != nil || !errors.As(err, &op) {
-				t.Errorf("%s: %v, %v", c.name, conn, err)
-				continue
-			}
-			if op.Op != "dial" || op.Net != c.network {
-				t.Errorf("%s: %+v", c.name, op)
-			}
-			for _, want := range c.is {
-				if !errors.Is(err, want) {
-					t.Errorf("%s: %v is not %v", c.name, err, want)
-				}
-				if op.Addr == nil || op.Addr.String() != c.address {
-					t.Errorf("%s: address %v", c.name, op.Addr)
-				}
-			}
-			if c.as != nil && !errors.As(err, c.as) {
-				t.Errorf("%s: %v is no %T", c.name, err, c.as)
-			}
-			if op.Timeout() != c.isTimeout {
-				t.Errorf("%s: %v: timeout %v", c.name, err, op.Timeout())
-			}
-			if c.timeout > 0 && c.timeout < math.MaxInt64 && took > c.timeout+50*time.Millisecond {
-				t.Errorf("%s: took %v", c.name, took)
-			}
+			c.try(t, p.client, 50*time.Millisecond)
 		}
 	})
+}
+
+// kernelDialErrors are those of a kernel: no route, and nobody at an address of the network
+// (the lab's is 10.9.0.0/24).
+func kernelDialErrors(t *testing.T, p *place) {
+	ln := (&rig{place: p}).listen(t)
+	here := ln.Addr().String()
+	ln.Close()
+	var addr *net.AddrError
+	for _, c := range []dialCase{
+		{name: "nobody listens any more", network: "rdma", address: here, is: []error{syscall.ECONNREFUSED}},
+		{name: "port 0", network: "rdma", address: "10.9.0.2:0", is: []error{syscall.ECONNREFUSED}},
+		{name: "no route", network: "rdma", address: "192.0.2.1:7471", is: []error{syscall.ENETUNREACH}},
+		{name: "multicast", network: "rdma", address: "224.0.0.1:7471", is: []error{syscall.ENETUNREACH}},
+		{name: "nobody is there", network: "rdma4", address: "10.9.0.99:7471", timeout: 100 * time.Millisecond,
+			is: []error{os.ErrDeadlineExceeded, context.DeadlineExceeded}, isTimeout: true},
+		{name: "one nanosecond", network: "rdma", address: here, timeout: 1, is: []error{os.ErrDeadlineExceeded}, isTimeout: true},
+		{name: "family", network: "rdma6", address: here, as: &addr},
+		{name: "foreign local address", network: "rdma", address: here, local: rdma.Addr{AddrPort: netip.MustParseAddrPort("10.9.0.77:0")},
+			is: []error{syscall.EADDRNOTAVAIL}},
+	} {
+		c.try(t, p.client, 2*time.Second)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		time.Sleep(100 * time.Millisecond) // not to wait for anything: the address has no answer for seconds
+		cancel()
+	}()
+	start := time.Now()
+	_, err := (&rdma.Dialer{Config: &rdma.Config{Provider: p.client}}).DialContext(ctx, "rdma", "10.9.0.97:7471")
+	var op *net.OpError
+	if !errors.Is(err, context.Canceled) || !errors.As(err, &op) || op.Timeout() || time.Since(start) > 2*time.Second {
+		t.Errorf("cancelled: %v after %v", err, time.Since(start))
+	}
 }
 
 // A context ends a dial before and during, and not after.
