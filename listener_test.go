@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"strconv"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -21,6 +22,8 @@ import (
 // ones and new dialers are turned away.
 func TestC280_ListenerClose(t *testing.T) {
 	each(t, func(t *testing.T, l *rig) {
+		var accepted atomic.Int32
+		l.server.Trace = &rdma.Trace{Accepted: func(*rdma.Conn) { accepted.Add(1) }}
 		ln := l.listen(t)
 		s, c := l.connect(t, ln)
 		defer closeBoth(s, c)
@@ -29,7 +32,7 @@ func TestC280_ListenerClose(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer queued.Close()
-		synctest.Wait()
+		l.comes(t, "Accept has another", func() bool { return accepted.Load() == 2 })
 		if err := ln.Close(); err != nil {
 			t.Error(err)
 		}
@@ -58,7 +61,7 @@ func TestC280_ListenerClose(t *testing.T) {
 		for range 3 {
 			go func() { _, err := ln.Accept(); done <- err }()
 		}
-		synctest.Wait()
+		l.comes(t, "nobody connects", func() bool { return len(done) == 0 })
 		ln.Close()
 		for range 3 {
 			isErr(t, "Accept", <-done, net.ErrClosed)
@@ -149,7 +152,7 @@ func TestC292_EarlyData(t *testing.T) {
 	each(t, func(t *testing.T, l *rig) {
 		ln := l.listen(t)
 		defer ln.Close()
-		for range 5 {
+		for range l.times(5, 2) {
 			c, err := l.dialer().Dial("rdma", ln.Addr().String())
 			if err != nil {
 				t.Fatal(err)
@@ -208,11 +211,20 @@ func TestC308_Backlog(t *testing.T) {
 	})
 }
 
-// TestC286_Wildcard: the address of a wildcard listener can be dialled: it is this host.
+// TestC286_Wildcard: the address of a wildcard listener can be dialled: it is this host. A
+// kernel's device is reached by its addresses, of both families if the network has both.
 func TestC286_Wildcard(t *testing.T) {
-	for _, network := range []string{"rdma", "rdma4"} {
-		f := rdmatest.NewFabric(t, 0)
-		cfg := &rdma.Config{Provider: f.Host(netip.MustParseAddr("127.0.0.1"))}
+	for network, hosts := range map[string][]string{"rdma": {"", "4", "6"}, "rdma4": {"", "4"}, "rdma6": {"6"}} {
+		cfg := &rdma.Config{}
+		lab := onKernel(t)
+		switch {
+		case lab != nil:
+			cfg.Provider = lab.server
+		case network == "rdma6":
+			continue // the fabric's host has one address
+		default:
+			cfg.Provider = rdmatest.NewFabric(t, 0).Host(netip.MustParseAddr("127.0.0.1"))
+		}
 		ln, err := (&rdma.ListenConfig{Config: cfg}).Listen(t.Context(), network, ":0")
 		if err != nil {
 			t.Fatal(err)
@@ -222,15 +234,29 @@ func TestC286_Wildcard(t *testing.T) {
 		if err != nil || !ap.Addr().IsUnspecified() || ap.Port() == 0 {
 			t.Fatal(ln.Addr(), err)
 		}
-		c, err := (&rdma.Dialer{Config: cfg, Timeout: 10 * time.Second}).Dial("rdma", ln.Addr().String())
-		if err != nil {
-			t.Fatal(err)
+		for _, host := range hosts {
+			to := ln.Addr().String()
+			switch {
+			case (lab != nil) != (host != ""):
+				continue
+			case host == "4":
+				to = netip.AddrPortFrom(lab.from, ap.Port()).String()
+			case host == "6":
+				to = net.JoinHostPort(onKernel6(t, lab)["global"][0], strconv.Itoa(int(ap.Port())))
+			}
+			c, err := (&rdma.Dialer{Config: cfg, Timeout: 10 * time.Second}).Dial("rdma", to)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := ln.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if s.LocalAddr().String() != c.RemoteAddr().String() || s.RemoteAddr().String() != c.LocalAddr().String() {
+				t.Errorf("%v to %v, and the peer says %v to %v", c.LocalAddr(), c.RemoteAddr(), s.RemoteAddr(), s.LocalAddr())
+			}
+			closeBoth(s, c)
 		}
-		s, err := ln.Accept()
-		if err != nil {
-			t.Fatal(err)
-		}
-		closeBoth(s, c)
 	}
 }
 
