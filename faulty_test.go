@@ -15,11 +15,12 @@ import (
 // faults says which calls of a provider fail.
 type faults struct {
 	mu   sync.Mutex
-	of   map[string]int // calls so far
-	op   string         // calls of this name fail …
-	at   int            // … the first, the second, …; zero: all
-	done bool           // none any more
-	log  []string       // the order of some calls
+	of   map[string]int  // calls so far
+	op   string          // calls of this name fail …
+	at   int             // … the first, the second, …; zero: all
+	done bool            // none any more
+	hook func(op string) // is told of each call before it is made
+	log  []string        // the order of some calls
 
 	limited bool // there are at most inline bytes of inline data
 	inline  int
@@ -27,6 +28,9 @@ type faults struct {
 
 // call counts a call.
 func (f *faults) call(op string) error {
+	if f.hook != nil {
+		f.hook(op)
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.of == nil {
@@ -241,6 +245,9 @@ func (c *faultyCM) OpenChannel() (driver.CMChannel, error) {
 	if err != nil {
 		return nil, err
 	}
+	if _, ok := ch.(driver.Waiter); ok {
+		return faultyWaiter{&faultyCMChannel{ch, c.f}}, nil
+	}
 	return &faultyCMChannel{ch, c.f}, nil
 }
 
@@ -249,9 +256,10 @@ type faultyCMChannel struct {
 	f *faults
 }
 
-func (c *faultyCMChannel) Wait(ctx context.Context) error {
-	return c.CMChannel.(driver.Waiter).Wait(ctx)
-}
+// faultyWaiter is one that waits without a descriptor.
+type faultyWaiter struct{ *faultyCMChannel }
+
+func (c faultyWaiter) Wait(ctx context.Context) error { return c.CMChannel.(driver.Waiter).Wait(ctx) }
 
 func (c *faultyCMChannel) Next() (driver.CMEvent, bool, error) {
 	ev, ok, err := c.CMChannel.Next()
@@ -344,5 +352,11 @@ func (id *faultyID) Migrate(to driver.CMChannel) error {
 	if err := id.f.call("migrate"); err != nil {
 		return err
 	}
-	return id.CMID.Migrate(to.(*faultyCMChannel).CMChannel)
+	switch ch := to.(type) {
+	case faultyWaiter:
+		to = ch.CMChannel
+	case *faultyCMChannel:
+		to = ch.CMChannel
+	}
+	return id.CMID.Migrate(to)
 }
