@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"os"
 	"syscall"
 	"testing"
@@ -45,6 +46,8 @@ func starved() error {
 	if err != nil {
 		return err
 	}
+	refused := make(chan error, 16)
+	cfg.Trace = &rdma.Trace{Refused: func(_ netip.AddrPort, err error) { refused <- err }}
 	lc, d := rdma.ListenConfig{Config: cfg}, rdma.Dialer{Config: cfg, Timeout: 30 * time.Second}
 	ours := ownLoopback() // the embedded device keeps the sockets of addresses that were used
 	listen := func(host string) (*rdma.Listener, error) {
@@ -119,13 +122,18 @@ func starved() error {
 	if err := echo(c); err != nil {
 		return fmt.Errorf("a connection without descriptors: %w", err)
 	}
-	// Another may need one, to look at the interfaces of the host.
-	if other, err := dial(ln); err == nil {
-		err = other.Close()
-		if err != nil {
+	// Another may need one, to look at the interfaces of the host: on the side of the dialer, or
+	// of the listener, which then refuses it.
+	other, err := dial(ln)
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		err = <-refused
+	}
+	switch {
+	case err == nil:
+		if err = other.Close(); err != nil {
 			return fmt.Errorf("close another: %w", err)
 		}
-	} else if !errors.Is(err, syscall.EMFILE) {
+	case !errors.Is(err, syscall.EMFILE):
 		return fmt.Errorf("another: %w", err)
 	}
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &was); err != nil {
