@@ -9,8 +9,8 @@ import (
 
 // Close ends the connection. What was written is delivered first: Close waits until the
 // peer's side has taken it and knows of the end, at most Config.Linger (5 s); a peer that
-// takes longer sees a reset, of which it is told within one more second. Calls that block fail with net.ErrClosed at once. A second
-// call gives an error, as with TCP.
+// takes longer sees a reset, of which it is told within one more second. Calls that block
+// fail with net.ErrClosed at once. A second call gives an error, as with TCP.
 //
 // Unread bytes are thrown away. When Close has returned, the device uses no memory of the
 // connection any more, nor that of its maps. The error is nil also if the peer did not take
