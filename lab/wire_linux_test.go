@@ -156,7 +156,7 @@ func TestWire(t *testing.T) {
 	wireReady(t, kernel)
 	for _, side := range []string{"KernelToSoft", "SoftToKernel"} {
 		t.Run(side, func(t *testing.T) {
-			rdmatest.Conformance(t, nil, wireProfile(side).put(&rdmatest.ConformanceOptions{
+			rdmatest.Conformance(t, nil, wireProfile(os.Getenv("LAB_GUEST"), side).put(&rdmatest.ConformanceOptions{
 				Has:   rdmatest.Faults | rdmatest.TwoHosts | rdmatest.Patience | rdmatest.OtherAddress,
 				Needs: rdmatest.Faults,
 				Each: func(t *testing.T, run func(*testing.T, rdmatest.Bed)) {
@@ -202,12 +202,17 @@ func wireReady(t *testing.T, p verbs.Provider) {
 }
 
 // wireProfile is what is known to differ here.
-func wireProfile(side string) differences {
+func wireProfile(kernel, side string) differences {
 	const ids = "the connection manager of Linux asks for the two ids and the queue pair of a message, not for its sender"
 	if side == "KernelToSoft" {
 		const stops = "the requester of rxe stops for good on some runs, as in the grid"
+		accept := map[string][]ib.Status{}
+		if kernel == "6.12" { // where what fails by itself is flushed
+			accept["C-113/requester"] = []ib.Status{ib.StatusSuccess, ib.StatusWRFlush}
+		}
 		return differences{
-			known: map[string]string{"C-327_StrangerToActive": ids},
+			accept: accept,
+			known:  map[string]string{"C-327_StrangerToActive": ids},
 			unsteady: map[string]string{
 				"C-113_DuplicatesAtOnce": stops, "C-113_DuplicatesLater": stops,
 				"C-113_DuplicatesThreeLater": stops, "C-113_DuplicatesMuchLater": stops,

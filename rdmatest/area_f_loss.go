@@ -28,8 +28,9 @@ func areaRCLoss() []check {
 
 // session does one of everything, in packets of 256 bytes, and checks the outcome.
 type session struct {
-	a, b *end
-	off  int // where the remote word of atomics is
+	a, b  *end
+	off   int    // where the remote word of atomics is
+	point string // of the profile, if the requester of a device may fail by itself
 }
 
 // small makes many packets of few bytes.
@@ -51,8 +52,9 @@ func (s *session) close() {
 	s.b.closed(s.b.qp, "queue pair")
 }
 
-// run posts everything at once, waits, and checks.
-func (s *session) run(what string) {
+// run posts everything at once, waits, and checks. If a requester failed by itself, as its
+// profile has it, what it had completed by then is right, and false is the result.
+func (s *session) run(what string) bool {
 	a, b := s.a, s.b
 	a.Helper()
 	clear(b.mr.Bytes())
@@ -79,22 +81,38 @@ func (s *session) run(what string) {
 	wrs = append(wrs, verbs.Write(8, b.mr.Remote(12000, 1), a.sge(4000, 1), ib.Signaled))
 	n, err := a.qp.PostSendList(wrs)
 	a.ok(err, "%s: posted %d", what, n)
-	for _, wr := range wrs {
-		a.sent(wr.ID, ib.StatusSuccess)
+	p := pattern(8000, 0x21)
+	mem := b.mr.Bytes()
+	right := map[uint64]func(){ // what a request that is complete has done
+		0: func() { a.same(mem[:100], p[:100], what+": send") },
+		1: func() { a.same(mem[1000:1900], p[100:1000], what+": send of several packets") },
+		2: func() { a.same(mem[10000:10700], p[2000:2700], what+": write") },
+		3: func() { a.same(a.mr.Bytes()[40000:40900], pattern(900, 0x44), what+": read") },
+		4: func() { a.same(mem[2000:2010], p[300:310], what+": send with immediate") },
+		5: func() { a.same(mem[11000:11600], p[3000:3600], what+": write with immediate") },
+		8: func() { a.same(mem[12000:12001], p[4000:4001], what+": write of a byte") },
+	}
+	for i, wr := range wrs {
+		if s.point != "" {
+			if wc, _ := a.sentAt(wr.ID, s.point, ib.StatusSuccess); wc.Status != ib.StatusSuccess {
+				a.state(ib.StateError)
+				for _, wr := range wrs[i+1:] {
+					a.sent(wr.ID, ib.StatusWRFlush)
+				}
+				return false
+			}
+		} else {
+			a.sent(wr.ID, ib.StatusSuccess)
+		}
+		if f := right[wr.ID]; f != nil {
+			f()
+		}
 	}
 	for i, want := range []uint32{100, 900, 10, 600} {
 		if wc := b.got(uint64(i), ib.StatusSuccess); wc.ByteLen != want {
 			a.Errorf("%s: receive %d has %d bytes, want %d", what, i, wc.ByteLen, want)
 		}
 	}
-	p := pattern(8000, 0x21)
-	mem := b.mr.Bytes()
-	a.same(mem[:100], p[:100], what+": send")
-	a.same(mem[1000:1900], p[100:1000], what+": send of several packets")
-	a.same(mem[2000:2010], p[300:310], what+": send with immediate")
-	a.same(mem[10000:10700], p[2000:2700], what+": write")
-	a.same(mem[11000:11600], p[3000:3600], what+": write with immediate")
-	a.same(a.mr.Bytes()[40000:40900], pattern(900, 0x44), what+": read")
 	if atomic {
 		if x, y, z := word(a.mr, 50000), word(a.mr, 50008), word(b.mr, s.off); x != 1000 || y != 1007 || z != 5 {
 			a.Errorf("%s: atomics gave %d and %d, left %d", what, x, y, z)
@@ -102,6 +120,7 @@ func (s *session) run(what string) {
 	}
 	a.empty()
 	b.empty()
+	return true
 }
 
 // duplicates gives the test of packets that come again behind so many others.
@@ -109,8 +128,11 @@ func duplicates(behind int) func(t *tb) {
 	return func(t *tb) {
 		t.stalls(func() {
 			s := t.newSession()
+			s.point = "C-113/requester"
 			w := t.Fabric.Rule(Rule{From: t.Addr, To: t.PeerAddr, Duplicate: 1, Behind: behind})
-			s.run(fmt.Sprintf("every request twice, %d later", behind))
+			if !s.run(fmt.Sprintf("every request twice, %d later", behind)) {
+				return
+			}
 			t.grace()
 			s.a.empty()
 			s.b.empty()
@@ -119,7 +141,9 @@ func duplicates(behind int) func(t *tb) {
 				t.Error("no packet was repeated")
 			}
 			w = t.Fabric.Rule(Rule{From: t.PeerAddr, To: t.Addr, Duplicate: 2, Behind: behind})
-			s.run(fmt.Sprintf("every response three times, %d later", behind))
+			if !s.run(fmt.Sprintf("every response three times, %d later", behind)) {
+				return
+			}
 			w.Remove()
 			s.close()
 		})

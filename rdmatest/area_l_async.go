@@ -152,7 +152,7 @@ func cqError(t *tb) {
 	a, b := t.pair(overrunning)
 	a.overflow(b)
 	t.wantCQErr(t.a, a.scq)
-	t.pass(500*time.Millisecond, virtualGrace) // a device that has more is given the time for it
+	t.pass(500*time.Millisecond, virtualGrace)
 	more := 0
 	for {
 		ev, ok, err := t.a.Async().TryEvent()
@@ -167,7 +167,7 @@ func cqError(t *tb) {
 			t.Error("the event names another queue")
 		}
 	}
-	t.differs(func() {
+	t.differs(func() { // at least one; more help nobody
 		if more > 0 {
 			t.Errorf("%d CQ_ERR for one overrun", 1+more)
 		}
