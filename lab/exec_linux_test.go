@@ -3,12 +3,16 @@ package lab_test
 import (
 	"bytes"
 	"context"
+	"fmt"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/verbena-rdma/verbena/cm"
 	"github.com/verbena-rdma/verbena/ib"
+	"github.com/verbena-rdma/verbena/internal/ibverbs"
 	"github.com/verbena-rdma/verbena/verbs"
 )
 
@@ -37,6 +41,21 @@ func TestGuestC258_Exec(t *testing.T) {
 	qp, err := pd.CreateQP(verbs.QPConfig{SendCQ: cq, MaxSendWR: 4, MaxRecvWR: 4})
 	must(err)
 	defer qp.Close()
+	p, err := ibverbs.New()
+	must(err)
+	ch, err := cm.NewEventChannel(p)
+	must(err)
+	defer ch.Close()
+	id, err := ch.NewID(ib.PortSpaceTCP)
+	must(err)
+	defer id.Close()
+	own, err := exec.CommandContext(ctx, "ls", "-l", fmt.Sprintf("/proc/%d/fd", os.Getpid())).CombinedOutput()
+	must(err)
+	for _, file := range []string{"uverbs", "rdma_cm"} {
+		if !strings.Contains(string(own), file) {
+			t.Fatalf("this process has no %s itself:\n%s", file, own)
+		}
+	}
 	e, err := qp.Endpoint(1, -1)
 	must(err)
 	must(qp.Join(e, &verbs.PathOptions{NoReceives: true}))

@@ -161,3 +161,52 @@ func TestGuestFaultC012_Link(t *testing.T) {
 	client.expect(faultLimit, "async PORT_ACTIVE 1 ACTIVE")
 	server.expect(faultLimit, "async PORT_ACTIVE 1 ACTIVE")
 }
+
+// TestGuestFaultC230_Wildcard: a listener on all addresses outlives a device, and serves on the one
+// that comes after it.
+func TestGuestFaultC230_Wildcard(t *testing.T) {
+	faultNet(t)
+	server := faultStart(t, "server", faultOrders{Serve: ":7014"}, kernelEnv)
+	server.expect(faultLimit, "ready ")
+	client := faultStart(t, "client", faultOrders{Dial: faultHere + ":7014", Idle: true, Cycles: 1}, kernelEnv)
+	client.expect(faultLimit, "connected")
+	del := exec.Command("timeout", "60", "rdma", "link", "del", faultRXE)
+	if err := del.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if end := client.expect(faultLimit, "ended "); !strings.HasPrefix(end, "gone: ") {
+		t.Errorf("the connection ended with %s", end)
+	}
+	client.kill()
+	if end := server.expect(faultLimit, "ended "); !strings.HasPrefix(end, "gone: ") && !strings.HasPrefix(end, "EOF: ") {
+		t.Errorf("the server's end of it ended with %s", end)
+	}
+	server.used(faultLimit)
+	if err := del.Wait(); err != nil {
+		t.Fatalf("rdma link del: %v", err)
+	}
+	sh(t, "timeout 60 rdma link add "+faultRXE+" type rxe netdev fault0")
+	// The new device has its addresses after a moment.
+	again := faultStart(t, "again", faultOrders{Dial: faultHere + ":7014", Cycles: 20}, kernelEnv)
+	again.expect(2*faultLimit, "connected")
+	server.expect(faultLimit, "connected")
+}
+
+// TestGuestFaultC142_Address: the address of a connection goes away under it, and it ends with a
+// completion that says so: this kernel fails the next request at once, a device that retries gives
+// RETRY_EXC_ERR.
+func TestGuestFaultC142_Address(t *testing.T) {
+	faultNet(t)
+	server := faultSoft(t, "server", faultOrders{Serve: faultThere + ":7015"})
+	server.expect(faultLimit, "ready ")
+	client := faultStart(t, "client", faultOrders{Dial: faultThere + ":7015", Cycles: 1, Events: true, Timeout: 67 * time.Millisecond, Retries: 3}, kernelEnv)
+	client.expect(faultLimit, "connected")
+	sh(t, "ip addr del "+faultHere+"/24 dev fault0")
+	said := client.until(faultLimit, "used ")
+	if !strings.Contains(said, "ended LOC_QP_OP_ERR: ") && !strings.Contains(said, "ended RETRY_EXC_ERR: ") {
+		t.Error("the connection did not end as it should")
+	}
+	if !strings.Contains(said, "async GID_CHANGE 1") {
+		client.expect(faultLimit, "async GID_CHANGE 1")
+	}
+}

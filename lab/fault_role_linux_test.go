@@ -46,6 +46,7 @@ type faultOrders struct {
 	Idler   string        // address of this host: connect to itself once, then do nothing
 	Watch   bool          // but keep an id on the device
 	Starved string        // address to serve on, at first without descriptors
+	Open    bool          // say what there is of the kernel's RDMA
 }
 
 // faultRole is what the process says, one a line: what and details.
@@ -61,6 +62,9 @@ func faultRole(o faultOrders) error {
 		mu.Lock()
 		defer mu.Unlock()
 		fmt.Printf("fault: "+format+"\n", args...)
+	}
+	if o.Open {
+		return faultOpen(say)
 	}
 	p, why, err := rdma.Provider(rdma.Auto)
 	if err != nil {
