@@ -49,11 +49,13 @@ func (l *rig) times(usual, lab int) int {
 // fill writes until nothing is taken any more, as nobody reads.
 func (l *rig) fill(t testing.TB, c *rdma.Conn) {
 	t.Helper()
-	for n := 1; n > 0; {
+	b := make([]byte, 1<<20)
+	for full := false; !full; {
 		c.SetWriteDeadline(time.Now().Add(l.of(time.Second, 300*time.Millisecond)))
-		var err error
-		n, err = c.Write(make([]byte, 16<<20))
-		isErr(t, "Write", err, os.ErrDeadlineExceeded)
+		n, err := c.Write(b)
+		if full = n == 0 && c.Stats().CreditStalls > 0; err != nil {
+			isErr(t, "Write", err, os.ErrDeadlineExceeded)
+		}
 	}
 	c.SetWriteDeadline(time.Time{})
 }

@@ -220,14 +220,17 @@ func TestC290_Linger(t *testing.T) {
 		s, c := l.pair(t)
 		defer s.Close()
 		l.fill(t, c)
+		wrote := c.Stats().BytesWritten
 		start := time.Now()
 		c.Close()
 		if took := time.Since(start); took > 5*time.Second {
 			t.Error("Close took", took)
 		}
-		// rsockets has no word for that.
-		if _, err := io.Copy(io.Discard, s); err == nil && !l.client.Compatible {
-			t.Error("the stream was cut, and its reader was not told")
+		// rsockets has no word for that. A machine that stood still while it was filled may
+		// have had room for all of it.
+		n, err := io.Copy(io.Discard, s)
+		if err == nil && !l.client.Compatible && (l.fabric != nil || uint64(n) < wrote) {
+			t.Errorf("the stream was cut after %d of %d bytes, and its reader was not told", n, wrote)
 		}
 	})
 }
