@@ -1,9 +1,11 @@
 package lab_test
 
 import (
+	"maps"
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -150,5 +152,14 @@ func acrossProfile(kernel, name string) differences {
 		// The embedded device's answers may come in time.
 		d.accept["C-131/sender"] = []ib.Status{ib.StatusSuccess, ib.StatusRetryExc}
 	}
+	return d
+}
+
+// only keeps what names say: points, and tests.
+func (d differences) only(names []string) differences {
+	for _, m := range []map[string]string{d.known, d.unsteady} {
+		maps.DeleteFunc(m, func(name, _ string) bool { return !slices.Contains(names, name) })
+	}
+	maps.DeleteFunc(d.accept, func(point string, _ []ib.Status) bool { return !slices.Contains(names, point) })
 	return d
 }

@@ -2,7 +2,6 @@ package lab_test
 
 import (
 	"maps"
-	"slices"
 
 	"github.com/verbena-rdma/verbena/ib"
 	"github.com/verbena-rdma/verbena/rdmatest"
@@ -20,15 +19,6 @@ type differences struct {
 func (d differences) put(o *rdmatest.ConformanceOptions) *rdmatest.ConformanceOptions {
 	o.Accept, o.Known, o.Unsteady = d.accept, d.known, d.unsteady
 	return o
-}
-
-// only keeps what names say: points, and tests.
-func (d differences) only(names []string) differences {
-	for _, m := range []map[string]string{d.known, d.unsteady} {
-		maps.DeleteFunc(m, func(name, _ string) bool { return !slices.Contains(names, name) })
-	}
-	maps.DeleteFunc(d.accept, func(point string, _ []ib.Status) bool { return !slices.Contains(names, point) })
-	return d
 }
 
 // profile gives the differences of the Soft-RoCE of a kernel.
