@@ -3,9 +3,7 @@ package rdmatest
 import (
 	"hash/fnv"
 	"net/netip"
-	"os"
 	"slices"
-	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -115,22 +113,11 @@ func OnFabricIPv6(t *testing.T, run func(t *testing.T, b Bed)) {
 	})
 }
 
-// SeedEnv names the environment variable that replaces the seeds of the suite's
-// fabrics, which otherwise depend on the names of the tests only.
-const SeedEnv = "VERBENA_SEED"
-
 func onFabric(t *testing.T, run func(t *testing.T, b Bed), bed func(*Fabric) Bed) {
 	t.Helper()
 	h := fnv.New64a()
 	h.Write([]byte(t.Name()))
-	seed := h.Sum64()
-	if s := os.Getenv(SeedEnv); s != "" {
-		n, err := strconv.ParseUint(s, 0, 64)
-		if err != nil {
-			t.Fatalf("%s: %v", SeedEnv, err)
-		}
-		seed = n
-	}
+	seed := seedOr(t, h.Sum64())
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		run(t, bed(NewFabric(t, seed)))

@@ -65,18 +65,32 @@ type route struct{ from, to netip.Addr }
 // DefaultMTU is the MTU of the fabric's interfaces: path MTU 4096 fits.
 const DefaultMTU = 4200
 
+// SeedEnv names the environment variable with the seed of fabrics that are made without one,
+// and of the suite's, which otherwise depend on the names of the tests only.
+const SeedEnv = "VERBENA_SEED"
+
+// seedOr gives the seed of the environment, or another if there is none.
+func seedOr(t testing.TB, other uint64) uint64 {
+	t.Helper()
+	s := os.Getenv(SeedEnv)
+	if s == "" {
+		return other
+	}
+	seed, err := strconv.ParseUint(s, 0, 64)
+	if err != nil {
+		t.Fatalf("%s: %v", SeedEnv, err)
+	}
+	return seed
+}
+
 // NewFabric makes a fabric. It is closed, and checked for leaks, when the test ends.
 // A zero seed is that of the environment (SeedEnv), or taken at random; the seed is
 // logged, for the random faults and the devices' own choices (numbers, keys) follow from
 // it.
 func NewFabric(t testing.TB, seed uint64) *Fabric {
 	t.Helper()
-	if s := os.Getenv(SeedEnv); seed == 0 && s != "" {
-		n, err := strconv.ParseUint(s, 0, 64)
-		if err != nil {
-			t.Fatalf("%s: %v", SeedEnv, err)
-		}
-		seed = n
+	if seed == 0 {
+		seed = seedOr(t, 0)
 	}
 	for seed == 0 {
 		seed = rand.Uint64()
