@@ -22,6 +22,7 @@ type gridCase struct {
 	V6   bool
 	Seed uint64
 	Soon bool // give up soon: there will be another try
+	Bad  bool // the network loses, repeats or delays packets
 }
 
 func (c gridCase) limit() time.Duration {
@@ -56,25 +57,33 @@ const stepLimit = 45 * time.Second
 type frame struct {
 	Err   string
 	Late  bool // the error is a wait in vain
+	Alone bool // the error is errAlone
 	Value json.RawMessage
 }
 
 // error is what the other side says with it.
 func (f frame) error() error {
 	err := fmt.Errorf("the other side: %s", f.Err)
-	if f.Late {
+	switch {
+	case f.Late:
 		err = fmt.Errorf("%w, %w", err, context.DeadlineExceeded)
+	case f.Alone:
+		err = fmt.Errorf("%w, %w", err, errAlone)
 	}
 	return err
 }
+
+// errAlone is that of a requester whose queue pair is in the error state although no request
+// has failed: what comes first after successes is a flush, or nothing.
+var errAlone = errors.New("the queue pair has failed by itself")
 
 // isLate reports an error that says no more than that time is over.
 func isLate(err error) bool {
 	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// stall is the error of a turn that did not come to its end in time, with nothing wrong in
-// what came.
+// stall is the error of a turn that did not come to its end, with nothing wrong in what came:
+// it took too long, or its requester failed by itself.
 type stall struct {
 	active int // the side whose requests it is about
 	err    error
@@ -106,7 +115,7 @@ func (g *grid) swap(mine, theirs any) error {
 // tell has the other side end with an error of this one.
 func (g *grid) tell(err error) {
 	g.conn.SetDeadline(time.Now().Add(tellLimit))
-	g.enc.Encode(frame{Err: err.Error(), Late: isLate(err)})
+	g.enc.Encode(frame{Err: err.Error(), Late: isLate(err), Alone: errors.Is(err, errAlone)})
 }
 
 const tellLimit = 5 * time.Second
@@ -188,7 +197,7 @@ func (g *grid) run(ctx context.Context, c gridCase) (err error) {
 // turnError is the error of a turn.
 func turnError(active int, err error) error {
 	err = fmt.Errorf("side %d is active: %w", active, err)
-	if isLate(err) {
+	if isLate(err) || errors.Is(err, errAlone) {
 		return &stall{active, err}
 	}
 	return err
@@ -199,7 +208,13 @@ func turnError(active int, err error) error {
 func (g *grid) ended(err error) error {
 	g.tell(err)
 	if isLate(err) {
-		if theirs := g.hear(); theirs != nil && !isLate(theirs) {
+		theirs := g.hear()
+		var s *stall
+		switch {
+		case theirs == nil || isLate(theirs):
+		case errors.Is(theirs, errAlone) && errors.As(err, &s):
+			return &stall{s.active, theirs}
+		default:
 			return theirs
 		}
 	}

@@ -185,6 +185,9 @@ const (
 func (x *turn) post() error {
 	theirs := x.pattern(1 - x.side)
 	for _, s := range x.steps {
+		if x.of.Bad && x.side == 0 && s.kind == read && s.size == 0 {
+			continue // rxe does not answer every one that is repeated: docs/kernel-devices.md
+		}
 		p := s.pieces(x.mr, 0)
 		to := x.peer.Slice(x.area+s.off, s.size)
 		from := x.peer.Slice(s.off, s.size)
@@ -260,8 +263,19 @@ func (x *turn) complete(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("completion %d of %d: %w", i, len(x.posted), err)
 		}
+		if w.Status == ib.StatusWRFlush && w.ID == uint64(i) {
+			return fmt.Errorf("completion %d of %d: %w", i, len(x.posted), errAlone)
+		}
 		if w.Status != ib.StatusSuccess || w.ID != uint64(i) || w.Opcode != op {
 			return fmt.Errorf("completion %d, want a successful %v: %+v", i, op, w)
+		}
+	}
+	if x.active {
+		switch a, err := x.qp.Query(ib.AttrState); {
+		case err != nil:
+			return err
+		case a.State != ib.StateRTS:
+			return fmt.Errorf("all is complete, state %v: %w", a.State, errAlone)
 		}
 	}
 	for i, s := range x.received {
