@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"syscall"
 
 	rdma "github.com/verbena-rdma/verbena"
 	"github.com/verbena-rdma/verbena/cm"
@@ -137,6 +138,9 @@ func noDevice(err, noRoute error, from netip.Addr, p *providerReport) string {
 	}
 	if noRoute != nil {
 		return s + "; there is no route for IP either: " + noRoute.Error()
+	}
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return s // it names who has the address
 	}
 	if owner := p.owner(from); owner != "" {
 		return fmt.Sprintf("%s; the route leaves from %v, which is a GID of %s, so the neighbour does not answer or the port is down", s, from, owner)
