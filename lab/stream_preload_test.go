@@ -133,9 +133,9 @@ var (
 // netcatThatWaits is netcat as a server, and says when it is in accept: there it reads from a
 // socket of the library's. A connection that is made before makes the library's select tell of
 // a descriptor that netcat does not know, see docs/lab.md.
-const netcatThatWaits = `exec 3>&1
+const netcatThatWaits = `exec 3>&1 4<&0
 	{
-		$RS nc.traditional -n -l -p 7472 -s "$1" &
+		$RS nc.traditional -n -l -p 7472 -s "$1" <&4 &
 		while kill -0 $!; do
 			read call fd rest < /proc/$!/syscall
 			if [ "$call" = 0 ]; then
@@ -153,9 +153,9 @@ var unmodifiedPrograms = []unmodified{
 			return preloaded(netcatThatWaits, addr)
 		},
 		client: func(addr string) []string { return preloaded(`$RS nc.traditional -n "$1" 7472 | sha256sum`, addr) }},
-	{name: "NetcatSends", families: v4only, port: "7472", f: receiveNumbers,
+	{name: "NetcatSends", begins: "netcat accepts", families: v4only, port: "7472", f: receiveNumbers,
 		server: func(addr string) []string {
-			return preloaded(`seq `+strconv.Itoa(manyNumbers)+` | $RS nc.traditional -n -l -p 7472 -s "$1"`, addr)
+			return preloaded(`seq `+strconv.Itoa(manyNumbers)+` | { `+netcatThatWaits+"\n}", addr)
 		},
 		client: func(addr string) []string {
 			return preloaded(`seq `+strconv.Itoa(manyNumbers)+` | $RS nc.traditional -n "$1" 7472`, addr)
