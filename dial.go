@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
 	"syscall"
 	"time"
 
@@ -256,14 +257,18 @@ func (a *attempt) fail(to netip.AddrPort, err error) error {
 // one tries one address: RDMA, and then TCP if it may.
 func (a *attempt) one(ctx context.Context, to netip.AddrPort) (*Conn, error) {
 	start := time.Now()
-	c, err := a.rdma(ctx, to)
+	try := a.rdma
+	if a.cfg.Fallback == TCPFallback {
+		try = a.briefly
+	}
+	c, err := try(ctx, to)
 	if err != nil && a.cfg.Fallback == TCPFallback && ctx.Err() == nil {
 		if t := a.cfg.Trace; t != nil && t.FellBack != nil {
 			t.FellBack(to.String(), err)
 		}
 		var terr error
 		if c, terr = a.tcp(ctx, to, err); terr != nil {
-			err = fmt.Errorf("%w; over TCP: %w", cause(terr), cause(err))
+			err = neither(terr, err)
 		} else {
 			err = nil
 		}
@@ -277,26 +282,39 @@ func (a *attempt) one(ctx context.Context, to netip.AddrPort) (*Conn, error) {
 	return c, nil
 }
 
-// cause takes the wrapping of package net off.
-func cause(err error) error {
-	var op *net.OpError
-	if errors.As(err, &op) {
-		return op.Err
+// neither gives the error of a dial that got neither RDMA nor TCP. A program that has ended it
+// is told that alone.
+func neither(tcp, rdma error) error {
+	if errors.Is(tcp, context.Canceled) {
+		return context.Canceled
 	}
-	return err
+	if op, ok := tcp.(*net.OpError); ok { // our own comes around it
+		tcp = op.Err
+	}
+	if errors.Is(tcp, context.DeadlineExceeded) || errors.Is(tcp, os.ErrDeadlineExceeded) {
+		tcp = timeoutError{}
+	}
+	return &neitherError{tcp: tcp, rdma: rdma}
+}
+
+// briefly is rdma within the time that it has if TCP may take its place. The end of that is no
+// deadline of the program, but the silence of the peer.
+func (a *attempt) briefly(ctx context.Context, to netip.AddrPort) (*Conn, error) {
+	limit := tcpDelay
+	if end, ok := ctx.Deadline(); ok {
+		limit = min(limit, time.Until(end)/2)
+	}
+	brief, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	c, err := a.rdma(brief, to)
+	if err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+		err = &errnoError{errno: syscall.ETIMEDOUT, cause: fmt.Errorf("no answer in %v", limit.Round(time.Millisecond))}
+	}
+	return c, err
 }
 
 // rdma connects to one address over RDMA.
 func (a *attempt) rdma(ctx context.Context, to netip.AddrPort) (*Conn, error) {
-	if a.cfg.Fallback == TCPFallback {
-		limit := tcpDelay
-		if end, ok := ctx.Deadline(); ok {
-			limit = min(limit, time.Until(end)/2)
-		}
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, limit)
-		defer cancel()
-	}
 	if to.Port() == 0 {
 		return nil, &errnoError{errno: syscall.ECONNREFUSED, cause: errors.New("nobody listens on port 0")}
 	}

@@ -51,6 +51,26 @@ func (e *errnoError) Unwrap() []error {
 func (e *errnoError) Timeout() bool   { return e.errno.Timeout() }
 func (e *errnoError) Temporary() bool { return e.errno.Temporary() }
 
+// neitherError is that of a dial that got neither RDMA nor, in its place, TCP. To who asks it
+// is first of all the error of TCP, which was tried last.
+type neitherError struct{ tcp, rdma error }
+
+func (e *neitherError) Error() string {
+	return e.tcp.Error() + " (over TCP; over RDMA: " + e.rdma.Error() + ")"
+}
+func (e *neitherError) Unwrap() []error { return []error{e.tcp, e.rdma} }
+
+// Timeout and Temporary are asked for by net.OpError.
+func (e *neitherError) Timeout() bool {
+	var t interface{ Timeout() bool }
+	return errors.As(e.tcp, &t) && t.Timeout()
+}
+
+func (e *neitherError) Temporary() bool {
+	var t interface{ Temporary() bool }
+	return errors.As(e.tcp, &t) && t.Temporary()
+}
+
 // timeoutError is the end of a dial by its time; like that of package net it is both
 // context.DeadlineExceeded and os.ErrDeadlineExceeded.
 type timeoutError struct{}
