@@ -78,7 +78,7 @@ func (c *Conn) SetKeepAlivePeriod(d time.Duration) error {
 	}
 	if c.tcp != nil {
 		if d <= 0 {
-			return &net.OpError{Op: "set", Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: syscall.EINVAL}
+			return c.tcp.refuse(syscall.EINVAL)
 		}
 		return c.tcp.SetKeepAliveConfig(tcpKeepAlive(d))
 	}
@@ -95,13 +95,14 @@ func (c *Conn) SetKeepAlivePeriod(d time.Duration) error {
 // SetKeepAliveConfig sets all of it: as with TCP a field of zero means the default (15 s,
 // 15 s, 9), and a negative one leaves what there is. A dead peer is found in
 // Idle + Interval × Count. As an answer may take 20 ms where nobody is in a call, Interval is
-// raised so that Interval × Count is 100 ms, and Idle to 1 ms.
+// raised so that Interval × Count is 100 ms, and Idle to 1 ms. Over TCP it is at most 32767 s
+// and 127 questions, in whole seconds.
 func (c *Conn) SetKeepAliveConfig(k net.KeepAliveConfig) error {
 	if !c.ok() {
 		return errInvalid
 	}
 	if c.tcp != nil {
-		return c.tcp.SetKeepAliveConfig(k)
+		return c.tcp.SetKeepAliveConfig(bounded(k))
 	}
 	return c.option(func() error {
 		have := c.opts.keepAlive
@@ -148,7 +149,7 @@ func (c *Conn) SetLinger(sec int) error {
 		if sec < 0 && c.cfg.Linger < 0 {
 			sec = 0
 		}
-		return c.tcp.SetLinger(sec)
+		return c.tcp.SetLinger(min(sec, math.MaxInt32)) // else the system takes the lower half of it
 	}
 	return c.option(func() error {
 		switch {
@@ -189,7 +190,7 @@ func (c *Conn) SetTOS(tos uint8) error {
 	}
 	err := fmt.Errorf("the traffic class of a connection does not change, set Config.TOS: %w", errors.ErrUnsupported)
 	if c.tcp != nil {
-		return &net.OpError{Op: "set", Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: err}
+		return c.tcp.refuse(err)
 	}
 	return c.option(func() error { return err })
 }
@@ -201,7 +202,7 @@ func (c *Conn) SetReadBuffer(bytes int) error {
 		return errInvalid
 	}
 	if c.tcp != nil {
-		return c.tcp.SetReadBuffer(bytes)
+		return c.tcp.setBuffer(c.tcp.SetReadBuffer, bytes)
 	}
 	return c.setBuffer(&c.opts.recvBuf, bytes)
 }
@@ -213,19 +214,26 @@ func (c *Conn) SetWriteBuffer(bytes int) error {
 		return errInvalid
 	}
 	if c.tcp != nil {
-		return c.tcp.SetWriteBuffer(bytes)
+		return c.tcp.setBuffer(c.tcp.SetWriteBuffer, bytes)
 	}
 	return c.setBuffer(&c.opts.sendBuf, bytes)
 }
 
 func (c *Conn) setBuffer(v *int, n int) error {
 	return c.option(func() error {
-		if n <= 0 || n > maxBuf {
-			return &errnoError{errno: syscall.EINVAL, cause: fmt.Errorf("%d bytes are not in 1..%d", n, maxBuf)}
+		if err := checkBuffer(n); err != nil {
+			return err
 		}
 		*v = bufSize(n)
 		return nil
 	})
+}
+
+func checkBuffer(n int) error {
+	if n <= 0 || n > maxBuf {
+		return &errnoError{errno: syscall.EINVAL, cause: fmt.Errorf("%d bytes are not in 1..%d", n, maxBuf)}
+	}
+	return nil
 }
 
 // FD gives a descriptor for programs with their own event loop: readable exactly while

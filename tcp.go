@@ -60,7 +60,33 @@ func tcpKeepAlive(d time.Duration) net.KeepAliveConfig {
 	if d < 0 {
 		return net.KeepAliveConfig{Enable: false}
 	}
-	return net.KeepAliveConfig{Enable: true, Idle: d, Interval: max(d/probeCount, time.Second), Count: probeCount}
+	return bounded(net.KeepAliveConfig{Enable: true, Idle: d, Interval: max(d/probeCount, time.Second), Count: probeCount})
+}
+
+// What Linux takes; for more it gives an error, and keeps what there was.
+const (
+	maxTCPKeepAlive = 32767 * time.Second
+	maxTCPProbes    = 127
+)
+
+// bounded gives the longest times and the most probes where a program asks for more.
+func bounded(k net.KeepAliveConfig) net.KeepAliveConfig {
+	k.Idle, k.Interval, k.Count = min(k.Idle, maxTCPKeepAlive), min(k.Interval, maxTCPKeepAlive), min(k.Count, maxTCPProbes)
+	return k
+}
+
+// setBuffer sets the size of a buffer within the limits of RDMA; the system would take a
+// negative one for the largest.
+func (t *tcpConn) setBuffer(set func(int) error, n int) error {
+	if err := checkBuffer(n); err != nil {
+		return t.refuse(err)
+	}
+	return set(n)
+}
+
+// refuse gives the error of an option whose value cannot be.
+func (t *tcpConn) refuse(err error) error {
+	return &net.OpError{Op: "set", Net: "tcp", Source: t.LocalAddr(), Addr: t.RemoteAddr(), Err: err}
 }
 
 // try runs a system call on the socket that does not block.

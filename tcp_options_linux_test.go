@@ -2,11 +2,14 @@ package rdma_test
 
 import (
 	"bytes"
+	"errors"
 	"io"
+	"math"
 	"net"
 	"net/netip"
 	"syscall"
 	"testing"
+	"time"
 
 	rdma "github.com/verbena-rdma/verbena"
 	"github.com/verbena-rdma/verbena/internal/unix"
@@ -205,5 +208,64 @@ func TestTCPStats(t *testing.T) {
 			t.Fatal(n, err)
 		}
 		check("WriteTo", 500, 0)
+	}
+}
+
+// TestTCPOdd: values that a system does not take are the nearest that it does, or refused as
+// over RDMA; none is silently something else.
+func TestTCPOdd(t *testing.T) {
+	rdmatest.CheckLeaks(t)
+	keepAlive := func(c *rdma.Conn) (v [4]int) {
+		t.Helper()
+		fd, err := c.FD()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, o := range [][2]int{{syscall.SOL_SOCKET, syscall.SO_KEEPALIVE}, {syscall.IPPROTO_TCP, syscall.TCP_KEEPIDLE},
+			{syscall.IPPROTO_TCP, syscall.TCP_KEEPINTVL}, {syscall.IPPROTO_TCP, syscall.TCP_KEEPCNT}} {
+			if v[i], err = syscall.GetsockoptInt(fd, o[0], o[1]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return v
+	}
+	for d, want := range map[time.Duration][4]int{
+		1:              {1, 1, 1, 3},
+		24 * time.Hour: {1, 32767, 28800, 3},
+		math.MaxInt64:  {1, 32767, 32767, 3},
+	} {
+		ends, _ := tcpEnds(t, rdma.Config{KeepAlive: d}, "127.0.0.1:0")
+		for who, c := range ends {
+			if got := keepAlive(c); got != want {
+				t.Errorf("%s, KeepAlive of %v: %v, want %v", who, d, got, want)
+			}
+			if err := c.SetKeepAlivePeriod(time.Minute); err != nil || keepAlive(c) != [4]int{1, 60, 20, 3} {
+				t.Errorf("a minute: %v, %v", keepAlive(c), err)
+			}
+			if err := c.SetKeepAlivePeriod(d); err != nil || keepAlive(c) != want {
+				t.Errorf("SetKeepAlivePeriod(%v): %v, %v", d, keepAlive(c), err)
+			}
+		}
+	}
+	ends, peers := tcpEnds(t, rdma.Config{}, "127.0.0.1:0")
+	for who, c := range ends {
+		for _, n := range []int{-1, 0, 64<<20 + 1, math.MaxInt} {
+			for what, err := range map[string]error{"SetReadBuffer": c.SetReadBuffer(n), "SetWriteBuffer": c.SetWriteBuffer(n)} {
+				isErr(t, what, err, syscall.EINVAL)
+				var op *net.OpError
+				if !errors.As(err, &op) || op.Op != "set" || op.Net != "tcp" {
+					t.Errorf("%s: %v", what, err)
+				}
+			}
+		}
+		if err := errors.Join(c.SetReadBuffer(1), c.SetWriteBuffer(64<<20), c.SetLinger(1<<32)); err != nil {
+			t.Error(err)
+		}
+		writes(t, c, []byte("hello"))
+		c.Close()
+		reads(t, peers[who], []byte("hello"))
+		if n, err := peers[who].Read(make([]byte, 1)); n != 0 || err != io.EOF {
+			t.Errorf("%s: a long linger ended with %v", who, err)
+		}
 	}
 }
