@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -33,7 +34,9 @@ const (
 )
 
 // Listen listens with the defaults. Networks: rdma, rdma4, rdma6. An empty host is every
-// address of every device; port 0 is a port that is free, which Listener.Addr gives.
+// address of every device, with rdma4 and rdma6 of that family; of a name with several
+// addresses it is one, of IPv4 if there is such a one; port 0 is a port that is free, which
+// Listener.Addr gives.
 func Listen(network, address string) (*Listener, error) {
 	var lc ListenConfig
 	return lc.listen(context.Background(), network, address)
@@ -65,18 +68,33 @@ func (lc *ListenConfig) listen(ctx context.Context, network, address string) (*L
 		l.backlog = defaultBacklog
 	}
 	l.init()
+	if err := l.bindOne(&t); err != nil {
+		return nil, err
+	}
+	l.start()
+	return l, nil
+}
+
+// bindOne binds to one address of a name: as in package net to one of IPv4, if there is one;
+// so localhost is 127.0.0.1, and not ::1, over which embedded devices of two processes cannot
+// meet. The next one is for devices without the one before, and not for a port that is taken.
+func (l *Listener) bindOne(t *target) error {
+	addrs := slices.Clone(t.addrs)
+	slices.SortStableFunc(addrs, func(a, b netip.AddrPort) int { return a.Addr().BitLen() - b.Addr().BitLen() })
 	var first error
-	for _, a := range t.addrs {
+	for _, a := range addrs {
 		err := l.bind(t.family, t.host, a)
 		if err == nil {
-			l.start()
-			return l, nil
+			return nil
 		}
 		if first == nil {
-			first = opError("listen", network, nil, Addr{a}, err)
+			first = opError("listen", l.network, nil, Addr{a}, err)
+		}
+		if errors.Is(err, syscall.EADDRINUSE) {
+			break
 		}
 	}
-	return nil, first
+	return first
 }
 
 // bind opens what the configuration asks for on one address.
@@ -143,7 +161,7 @@ func (l *Listener) bindRDMA(f family, host string, a netip.AddrPort) error {
 	if host == "" && f == anyFamily {
 		where = fmt.Sprintf(":%d", a.Port()) // [::], or 0.0.0.0 on hosts without IPv6
 	}
-	ln, err := cm.Listen(p, where, &cm.Config{TOS: l.cfg.TOS, Backlog: l.backlog})
+	ln, err := cm.Listen(p, where, &cm.Config{TOS: l.cfg.TOS, AFOnly: f == onlyIPv6, Backlog: l.backlog})
 	if a.Port() != 0 && errors.Is(err, syscall.EADDRNOTAVAIL) {
 		// So the kernel calls a port that is taken, if one of the two has all addresses. If
 		// the address can be had with another port, that is what it means.

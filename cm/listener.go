@@ -19,6 +19,7 @@ type Config struct {
 	LocalAddr netip.AddrPort // Resolve only
 	TOS       uint8
 	ReuseAddr bool
+	AFOnly    bool          // Listen only: [::] takes no IPv4 (ID.SetAFOnly)
 	Backlog   int           // Listen only; zero: the system's limit
 	Retry     time.Duration // Resolve: time for one try of an unanswered step; zero: 1 s, doubling
 }
@@ -109,6 +110,9 @@ func listen(p verbs.Provider, a netip.AddrPort, c *Config) (*Listener, error) {
 		if l.id, err = l.ch.NewID(c.PortSpace); err == nil {
 			err = c.options(l.id)
 		}
+	}
+	if err == nil && c.AFOnly {
+		err = l.id.SetAFOnly(true)
 	}
 	if err == nil {
 		err = l.id.Bind(a)
