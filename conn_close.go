@@ -9,8 +9,9 @@ import (
 
 // Close ends the connection. What was written is delivered first: Close waits until the
 // peer's side has taken it and knows of the end, at most Config.Linger (5 s); a peer that
-// takes longer sees a reset, of which it is told within one more second. Calls that block
-// fail with net.ErrClosed at once. A second call gives an error, as with TCP.
+// takes longer sees a reset, of which it is told within one more second, and so does one for
+// which SetLinger(0) ends the wait. Calls that block fail with net.ErrClosed at once. A second
+// call gives an error, as with TCP.
 //
 // Unread bytes are thrown away. When Close has returned, the device uses no memory of the
 // connection any more, nor that of its maps. The error is nil also if the peer did not take
@@ -69,6 +70,18 @@ func (c *Conn) farewell() {
 	for !c.over {
 		c.pause(&c.cl)
 	}
+}
+
+// cutShort has a Close that waits for the peer wait no longer, if there is one.
+func (c *Conn) cutShort() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.closed || c.over {
+		return false
+	}
+	c.e.Abort(now(), stream.Reset)
+	c.settle(nil)
+	return true
 }
 
 // abort resets a connection that the program has not seen. It does not wait.

@@ -140,7 +140,8 @@ func (c *Conn) setKeepAlive(k stream.KeepAlive) {
 
 // SetLinger says what Close does with what was written and not delivered: with sec > 0 it
 // waits for so long, with 0 not at all, and the peer sees a reset; with sec < 0 it does
-// what Config.Linger says. Over TCP see net.TCPConn.SetLinger, too.
+// what Config.Linger says. SetLinger(0) also ends a Close that waits, which nothing else does.
+// Over TCP see net.TCPConn.SetLinger, too.
 func (c *Conn) SetLinger(sec int) error {
 	if !c.ok() {
 		return errInvalid
@@ -150,6 +151,9 @@ func (c *Conn) SetLinger(sec int) error {
 			sec = 0
 		}
 		return c.tcp.SetLinger(min(sec, math.MaxInt32)) // else the system takes the lower half of it
+	}
+	if sec == 0 && c.cutShort() {
+		return nil
 	}
 	return c.option(func() error {
 		switch {
