@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"math"
 	"net"
 	"net/netip"
 	"slices"
@@ -34,7 +35,8 @@ carry a TCP service over RDMA, and neither its clients nor its server change:
 
 NET is tcp, tcp4, tcp6, rdma, rdma4 or rdma6. An end of one direction (half close) is
 passed on as such, and a connection that is reset or cannot be made is a reset to the
-other side. An interrupt stops listening, and gives the connections -grace to end.
+other side. A peer that reads slowly, or not at all for a while, loses nothing. An
+interrupt stops listening, and gives the connections -grace to end.
 
 Whoever reaches the address of -listen reaches the service behind -to: RDMA neither
 encrypts nor knows who asks.`
@@ -204,7 +206,10 @@ func (p *proxy) open(ctx context.Context) (net.Listener, error) {
 	return (&net.ListenConfig{}).Listen(ctx, u.network, u.addr)
 }
 
-func (p *proxy) config() *rdma.Config { return &rdma.Config{KeepAlive: p.o.keepAlive} }
+// config: a peer may take its time to read what is left, see link.end.
+func (p *proxy) config() *rdma.Config {
+	return &rdma.Config{KeepAlive: p.o.keepAlive, Linger: math.MaxInt64}
+}
 
 // dial makes the second half of a link.
 func (p *proxy) dial(ctx context.Context) (duplex, error) {
@@ -222,14 +227,14 @@ func (p *proxy) dial(ctx context.Context) (duplex, error) {
 	return c.(duplex), nil
 }
 
-// watch has dead peers found.
-func (p *proxy) watch(c duplex) error {
+// maxTCPKeepAlive is the longest time that Linux takes.
+const maxTCPKeepAlive = 32767 * time.Second
+
+// keep has dead peers of silent connections found; of others see link.watch.
+func (p *proxy) keep(c duplex) error {
 	d := p.o.keepAlive
-	if t, ok := c.(*net.TCPConn); ok {
-		// Keep-alive is for silent connections; this is for those with data on their way.
-		if err := setUserTimeout(t, 2*d); err != nil {
-			return err
-		}
+	if _, ok := c.(*net.TCPConn); ok {
+		d = min(d, maxTCPKeepAlive)
 	}
 	return c.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: d, Interval: max(d/4, time.Second), Count: 4})
 }

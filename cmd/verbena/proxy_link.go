@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"sync"
@@ -34,29 +33,25 @@ func (l *link) run(ctx context.Context) {
 	if l.p.o.verbose {
 		l.p.log.Printf("%v: connected, carried by %v → %v", l.near.RemoteAddr(), l.far.LocalAddr(), l.far.RemoteAddr())
 	}
-	stopWatch := l.watchIdle()
+	stopWatch := l.watch()
 	var wg sync.WaitGroup
 	wg.Go(func() { l.carry(l.far, l.near, &l.up) })
 	wg.Go(func() { l.carry(l.near, l.far, &l.down) })
 	wg.Wait()
 	stopWatch()
-	l.mu.Lock()
-	err := l.cause
-	l.mu.Unlock()
+	err := l.why()
 	if err != nil {
 		l.abort(err)
 	} else {
-		// Close of RDMA waits until the peer has all, so both at a time.
-		wg.Go(func() { l.near.Close() })
-		wg.Go(func() { l.far.Close() })
-		wg.Wait()
+		l.end()
+		err = l.why() // it may have been reset meanwhile
 	}
 	l.told(err)
 }
 
 // open makes the far half.
 func (l *link) open(ctx context.Context) error {
-	if err := l.p.watch(l.near); err != nil {
+	if err := l.p.keep(l.near); err != nil {
 		return err
 	}
 	far, err := l.p.dial(ctx)
@@ -66,7 +61,7 @@ func (l *link) open(ctx context.Context) error {
 		}
 		return fmt.Errorf("no connection to %v: %w", l.p.o.to, err)
 	}
-	if err := l.p.watch(far); err != nil {
+	if err := l.p.keep(far); err != nil {
 		reset(far)
 		return err
 	}
@@ -114,7 +109,14 @@ func (l *link) note(err error) {
 	}
 }
 
-// abort resets both halves. It may be called at any time, and again.
+// why gives it, or nil.
+func (l *link) why() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.cause
+}
+
+// abort resets both halves, also if they are being closed. It may be called at any time, and again.
 func (l *link) abort(err error) {
 	l.note(err)
 	l.mu.Lock()
@@ -131,38 +133,8 @@ func (l *link) abort(err error) {
 
 // reset closes a connection such that the peer does not take it for a regular end.
 func reset(c duplex) {
-	_ = c.SetLinger(0) // fails on one that is closed or broken already
+	_ = c.SetLinger(0) // fails on one that is closed or broken already; ends a Close that waits
 	_ = c.Close()
-}
-
-var errIdle = errors.New("nothing to carry for too long (-idle)")
-
-// watchIdle resets the link when its counters stand still.
-func (l *link) watchIdle() (stop func()) {
-	d := l.p.o.idle
-	if d == 0 {
-		return func() {}
-	}
-	done := make(chan struct{})
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		tick := time.NewTicker(d)
-		defer tick.Stop()
-		for last := int64(-1); ; {
-			select {
-			case <-done:
-				return
-			case <-tick.C:
-			}
-			sum := l.up.Load() + l.down.Load()
-			if sum == last {
-				l.abort(errIdle)
-				return
-			}
-			last = sum
-		}
-	})
-	return func() { close(done); wg.Wait() }
 }
 
 // told logs the end.
