@@ -100,13 +100,13 @@ func plainCause(err error) error {
 	return err
 }
 
-// opError wraps the error of a step that has no connection yet.
+// opError wraps the error of a step that has no connection yet. One of package net for the step
+// itself is enough; one further down, as that of a device's socket, is not.
 func opError(op, network string, source, addr net.Addr, err error) error {
 	if err == nil {
 		return nil
 	}
-	var have *net.OpError
-	if errors.As(err, &have) {
+	if _, ok := err.(*net.OpError); ok {
 		return err
 	}
 	return &net.OpError{Op: op, Net: network, Source: source, Addr: addr, Err: plainCause(err)}
