@@ -83,9 +83,9 @@ type Fallback uint8
 const (
 	// NoFallback is RDMA or an error.
 	NoFallback Fallback = iota
-	// TCPFallback: Dial takes TCP if RDMA cannot be had there; Listen serves both on one
-	// port number, and goes on with TCP alone if this host has no RDMA. Conn.Transport says
-	// which it is and why.
+	// TCPFallback: Dial takes TCP if RDMA cannot be had at any address of its target; Listen
+	// serves both on one port number, and goes on with TCP alone if this host has no RDMA.
+	// Conn.Transport says which it is and why.
 	TCPFallback
 )
 

@@ -3,10 +3,8 @@ package rdma
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"syscall"
 	"time"
 
@@ -35,9 +33,6 @@ type Dialer struct {
 
 const (
 	defaultFallbackDelay = 300 * time.Millisecond
-	// tcpDelay bounds the try of RDMA if TCP may take its place: a host without RDMA does
-	// not answer at all.
-	tcpDelay = 2 * time.Second
 	// leastShare is what each of several addresses gets of the time, if there is so much.
 	leastShare = 2 * time.Second
 )
@@ -146,10 +141,22 @@ type attempt struct {
 }
 
 // parallel tries two lists of addresses: the second one after a delay, or when the first
-// has failed. The loser of a race is closed.
+// has failed.
 func (a *attempt) parallel(ctx context.Context, primaries, fallbacks []netip.AddrPort, delay time.Duration) (*Conn, error) {
+	if a.cfg.Fallback == TCPFallback {
+		f := &fallback{attempt: a, ctx: ctx, why: map[netip.AddrPort]noRDMA{}}
+		return f.dial(primaries, fallbacks, delay)
+	}
+	return a.race(ctx, primaries, fallbacks, delay, leastShare, a.one)
+}
+
+// try connects to one address.
+type try func(context.Context, netip.AddrPort) (*Conn, error)
+
+// race does so in one way. The loser is closed. least is what each address has of the time.
+func (a *attempt) race(ctx context.Context, primaries, fallbacks []netip.AddrPort, delay, least time.Duration, one try) (*Conn, error) {
 	if len(fallbacks) == 0 {
-		return a.serial(ctx, primaries)
+		return a.serial(ctx, primaries, least, one)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -162,7 +169,7 @@ func (a *attempt) parallel(ctx context.Context, primaries, fallbacks []netip.Add
 	returned := make(chan struct{})
 	defer close(returned)
 	run := func(addrs []netip.AddrPort, primary bool) {
-		c, err := a.serial(ctx, addrs)
+		c, err := a.serial(ctx, addrs, least, one)
 		select {
 		case results <- result{c, err, primary}:
 		case <-returned:
@@ -205,7 +212,7 @@ func (a *attempt) parallel(ctx context.Context, primaries, fallbacks []netip.Add
 }
 
 // serial tries addresses in order, and gives the first error if none works.
-func (a *attempt) serial(ctx context.Context, addrs []netip.AddrPort) (*Conn, error) {
+func (a *attempt) serial(ctx context.Context, addrs []netip.AddrPort, least time.Duration, one try) (*Conn, error) {
 	var first error
 	for i, to := range addrs {
 		if err := ctx.Err(); err != nil {
@@ -214,27 +221,27 @@ func (a *attempt) serial(ctx context.Context, addrs []netip.AddrPort) (*Conn, er
 			}
 			break
 		}
-		one, cancel := share(ctx, len(addrs)-i)
-		c, err := a.one(one, to)
+		part, cancel := share(ctx, len(addrs)-i, least)
+		c, err := one(part, to)
 		cancel()
 		if err == nil {
 			return c, nil
 		}
 		if first == nil {
-			first = err
+			first = a.fail(to, err)
 		}
 	}
 	return nil, first
 }
 
 // share gives one of several addresses its part of the time that ctx leaves.
-func share(ctx context.Context, left int) (context.Context, context.CancelFunc) {
+func share(ctx context.Context, left int, least time.Duration) (context.Context, context.CancelFunc) {
 	end, ok := ctx.Deadline()
 	if !ok || left <= 1 {
 		return ctx, func() {}
 	}
 	all := time.Until(end)
-	return context.WithTimeout(ctx, min(max(all/time.Duration(left), leastShare), all))
+	return context.WithTimeout(ctx, min(max(all/time.Duration(left), least), all))
 }
 
 // from gives the local address for one target: the wildcard [::] stands for both families,
@@ -254,63 +261,19 @@ func (a *attempt) fail(to netip.AddrPort, err error) error {
 	return opError("dial", a.network, source, Addr{to}, err)
 }
 
-// one tries one address: RDMA, and then TCP if it may.
+// one tries one address over RDMA.
 func (a *attempt) one(ctx context.Context, to netip.AddrPort) (*Conn, error) {
 	start := time.Now()
-	try := a.rdma
-	if a.cfg.Fallback == TCPFallback {
-		try = a.briefly
-	}
-	c, err := try(ctx, to)
-	if err != nil && a.cfg.Fallback == TCPFallback && ctx.Err() == nil {
-		if t := a.cfg.Trace; t != nil && t.FellBack != nil {
-			t.FellBack(to.String(), err)
-		}
-		var terr error
-		if c, terr = a.tcp(ctx, to, err); terr != nil {
-			err = neither(terr, err)
-		} else {
-			err = nil
-		}
-	}
-	if t := a.cfg.Trace; t != nil && t.Connected != nil {
-		t.Connected(c, time.Since(start), err)
-	}
-	if err != nil {
-		return nil, a.fail(to, err)
-	}
-	return c, nil
-}
-
-// neither gives the error of a dial that got neither RDMA nor TCP. A program that has ended it
-// is told that alone.
-func neither(tcp, rdma error) error {
-	if errors.Is(tcp, context.Canceled) {
-		return context.Canceled
-	}
-	if op, ok := tcp.(*net.OpError); ok { // our own comes around it
-		tcp = op.Err
-	}
-	if errors.Is(tcp, context.DeadlineExceeded) || errors.Is(tcp, os.ErrDeadlineExceeded) {
-		tcp = timeoutError{}
-	}
-	return &neitherError{tcp: tcp, rdma: rdma}
-}
-
-// briefly is rdma within the time that it has if TCP may take its place. The end of that is no
-// deadline of the program, but the silence of the peer.
-func (a *attempt) briefly(ctx context.Context, to netip.AddrPort) (*Conn, error) {
-	limit := tcpDelay
-	if end, ok := ctx.Deadline(); ok {
-		limit = min(limit, time.Until(end)/2)
-	}
-	brief, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	c, err := a.rdma(brief, to)
-	if err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
-		err = &errnoError{errno: syscall.ETIMEDOUT, cause: fmt.Errorf("no answer in %v", limit.Round(time.Millisecond))}
-	}
+	c, err := a.rdma(ctx, to)
+	a.connected(c, time.Since(start), err)
 	return c, err
+}
+
+// connected tells what has become of an address.
+func (a *attempt) connected(c *Conn, took time.Duration, err error) {
+	if t := a.cfg.Trace; t != nil && t.Connected != nil {
+		t.Connected(c, took, err)
+	}
 }
 
 // rdma connects to one address over RDMA.
@@ -335,17 +298,4 @@ func (a *attempt) rdma(ctx context.Context, to netip.AddrPort) (*Conn, error) {
 		return nil, err
 	}
 	return connect(ctx, a.cfg, route)
-}
-
-// tcp connects to one address over TCP.
-func (a *attempt) tcp(ctx context.Context, to netip.AddrPort, why error) (*Conn, error) {
-	var d net.Dialer
-	if a.local.IsValid() {
-		d.LocalAddr = net.TCPAddrFromAddrPort(a.from(to))
-	}
-	c, err := d.DialContext(ctx, a.family.tcp(), to.String())
-	if err != nil {
-		return nil, err
-	}
-	return newTCPConn(c.(*net.TCPConn), a.cfg, why.Error()), nil
 }
