@@ -30,14 +30,19 @@ func addrPortOf(a net.Addr) (netip.AddrPort, bool) {
 	case nil:
 		return netip.AddrPort{}, false
 	case Addr:
-		return a.AddrPort, a.IsValid()
+		return unmapped(a.AddrPort), a.IsValid()
 	case interface{ AddrPort() netip.AddrPort }: // net.TCPAddr, net.UDPAddr
 		ap := a.AddrPort()
 		if !ap.Addr().IsValid() { // a wildcard without family
 			ap = netip.AddrPortFrom(netip.IPv6Unspecified(), ap.Port())
 		}
-		return netip.AddrPortFrom(ap.Addr().Unmap(), ap.Port()), true
+		return unmapped(ap), true
 	}
 	ap, err := netip.ParseAddrPort(a.String())
-	return ap, err == nil
+	return unmapped(ap), err == nil
+}
+
+// unmapped gives an address of IPv4 that is written as one of IPv6 as what it is.
+func unmapped(a netip.AddrPort) netip.AddrPort {
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }

@@ -244,7 +244,8 @@ func checkBuffer(n int) error {
 // TryRead would not give ErrWouldBlock, writable exactly while TryWrite would not (another
 // goroutine in the same call left aside). It is for poll, select and epoll only, and level
 // triggered: nothing may be read from it or written to it. The first call makes it, two
-// descriptors in all; Close closes it. If TCP carries the connection it is the socket.
+// descriptors in all; Close closes it. If TCP carries the connection it is the socket, which
+// does not show that a deadline has passed.
 // Elsewhere than on Linux the error wraps errors.ErrUnsupported.
 //
 // While a connection of a device has a descriptor, completions are looked after by a

@@ -102,7 +102,19 @@ func TestAddr(t *testing.T) {
 	if got, ok := addrPortOf(&net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 1}); !ok || got.String() != "10.0.0.1:1" {
 		t.Error(got, ok)
 	}
+	mapped := Addr{netip.MustParseAddrPort("[::ffff:10.0.0.1]:1")}
+	for _, x := range []net.Addr{mapped, net.TCPAddrFromAddrPort(mapped.AddrPort), textAddr(mapped.String())} {
+		if got, ok := addrPortOf(x); !ok || got.String() != "10.0.0.1:1" {
+			t.Errorf("%T: %v, %v", x, got, ok)
+		}
+	}
 	if _, ok := addrPortOf(&net.UnixAddr{Name: "x"}); ok {
 		t.Error("a unix address has no numbers")
 	}
 }
+
+// textAddr is an address of which only the text says something.
+type textAddr string
+
+func (a textAddr) Network() string { return "text" }
+func (a textAddr) String() string  { return string(a) }
