@@ -129,8 +129,8 @@ func (l *Listener) bindBoth(f family, host string, a netip.AddrPort) error {
 	tcp := t.(*net.TCPListener)
 	port := uint16(tcp.Addr().(*net.TCPAddr).Port)
 	err = l.bindRDMA(f, host, netip.AddrPortFrom(a.Addr(), port))
-	if errors.Is(err, syscall.EADDRINUSE) {
-		tcp.Close() // somebody listens there; not to serve both would be a surprise
+	if errors.Is(err, syscall.EADDRINUSE) || passes(err) {
+		tcp.Close() // there is RDMA; not to serve both, for ever, would be a surprise
 		return err
 	}
 	l.tcp = tcp
@@ -142,6 +142,16 @@ func (l *Listener) bindBoth(f family, host string, a netip.AddrPort) error {
 		}
 	}
 	return nil
+}
+
+// passes reports whether an error is of this moment, and says nothing of what a host has.
+func passes(err error) bool {
+	for _, errno := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOMEM} {
+		if errors.Is(err, errno) {
+			return true
+		}
+	}
+	return false
 }
 
 // bindRDMA opens the RDMA side.
