@@ -40,10 +40,17 @@ func (f *fallback) dial(primaries, fallbacks []netip.AddrPort, delay time.Durati
 	brief, cancel := context.WithTimeout(f.ctx, limit)
 	defer cancel()
 	c, err := f.race(brief, primaries, fallbacks, min(delay, limit/2), 0, f.rdma)
-	if err == nil || f.ctx.Err() != nil {
-		return c, err
+	if err != nil && f.ctx.Err() == nil {
+		return f.race(f.ctx, primaries, fallbacks, delay, leastShare, f.tcp)
 	}
-	return f.race(f.ctx, primaries, fallbacks, delay, leastShare, f.tcp)
+	f.mu.Lock()
+	why := f.why
+	f.why = nil
+	f.mu.Unlock()
+	for _, x := range why { // nothing comes in their place
+		f.connected(nil, x.took, x.err)
+	}
+	return c, err
 }
 
 // rdma tries one address within the time that RDMA has. The end of that is no deadline of the
@@ -60,8 +67,10 @@ func (f *fallback) rdma(ctx context.Context, to netip.AddrPort) (*Conn, error) {
 		err = &errnoError{errno: syscall.ETIMEDOUT, cause: fmt.Errorf("no answer in %v", took.Round(time.Millisecond))}
 	}
 	f.mu.Lock()
-	f.why[to] = noRDMA{err, took}
-	f.mu.Unlock()
+	defer f.mu.Unlock()
+	if f.why != nil { // else another address has won
+		f.why[to] = noRDMA{err, took}
+	}
 	return nil, err
 }
 

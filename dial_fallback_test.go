@@ -33,8 +33,17 @@ func TestFallbackNames(t *testing.T) {
 		{"refused, RDMA in the other family", []netip.AddrPort{at("::1")}, []netip.AddrPort{at("127.0.0.1")}, "rdma", "127.0.0.1"},
 		{"no RDMA", []netip.AddrPort{at("127.0.0.2")}, []netip.AddrPort{at("::1")}, "tcp", "127.0.0.2"},
 	} {
-		fell := 0
-		cfg, err := (&Config{Provider: client, Fallback: TCPFallback, Trace: &Trace{FellBack: func(string, error) { fell++ }}}).settle()
+		fell, connected, failed := 0, 0, 0
+		cfg, err := (&Config{Provider: client, Fallback: TCPFallback, Trace: &Trace{
+			FellBack: func(string, error) { fell++ },
+			Connected: func(_ *Conn, _ time.Duration, err error) {
+				if err == nil {
+					connected++
+				} else {
+					failed++
+				}
+			},
+		}}).settle()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -46,6 +55,9 @@ func TestFallbackNames(t *testing.T) {
 		remote := netip.MustParseAddrPort(c.RemoteAddr().String()).Addr().String()
 		if tr := c.Transport(); tr.Kind != x.kind || remote != x.remote || (fell > 0) != (x.kind == "tcp") {
 			t.Errorf("%s: %+v to %v, fell back %d times", x.what, tr, remote, fell)
+		}
+		if want := map[string]int{"rdma": 1}[x.kind]; connected != 1 || failed != want {
+			t.Errorf("%s: %d addresses are told to be connected, and %d not", x.what, connected, failed)
 		}
 		closed := make(chan struct{})
 		go func() { c.Close(); close(closed) }()
