@@ -31,7 +31,7 @@ func (r *rsender) send(b []byte) {
 	const from = 1 << 15
 	copy(r.mr.Bytes()[from:], b)
 	n := uint32(len(b))
-	r.post(verbs.WriteImm(1, ib.Remote{Addr: r.addr, RKey: r.key, Len: n}, n, r.mr.SGE(from, len(b)), 0))
+	r.say(verbs.WriteImm(1, ib.Remote{Addr: r.addr, RKey: r.key, Len: n}, n, r.mr.SGE(from, len(b)), 0))
 	r.addr += uint64(n)
 	if r.left -= n; r.left == 0 {
 		r.slot = (r.slot + 1) % 2
@@ -52,11 +52,11 @@ func (r *rsender) fill() {
 
 func (r *rsender) shutdown() {
 	r.t.Helper()
-	r.post(verbs.WriteImm(1, ib.Remote{}, 7<<29|2, verbs.SGE{}, 0))
+	r.say(verbs.WriteImm(1, ib.Remote{}, 7<<29|2, verbs.SGE{}, 0))
 }
 
-// post waits for the message to arrive, and for what it makes the connection say.
-func (r *rsender) post(wr verbs.SendWR) {
+// say waits for the message to arrive, and for what it makes the connection say.
+func (r *rsender) say(wr verbs.SendWR) {
 	r.t.Helper()
 	if err := r.qp.PostSend(wr); err != nil {
 		r.t.Fatal(err)
@@ -72,7 +72,7 @@ func (r *rsender) post(wr verbs.SendWR) {
 // before they are read.
 func TestTrap09_BufferOfTheEnd(t *testing.T) {
 	t.Run("reuse", func(t *testing.T) {
-		besides(t, stream.Compatible, nil, func(p *rawPeer, bad *rdma.Conn) {
+		besides(t, stream.Compatible, nil, func(_ *rig, p *rawPeer, bad *rdma.Conn) {
 			r := newRsender(p)
 			r.send([]byte("abc"))
 			r.shutdown()
@@ -87,7 +87,7 @@ func TestTrap09_BufferOfTheEnd(t *testing.T) {
 		})
 	})
 	t.Run("return", func(t *testing.T) {
-		besides(t, stream.Compatible, nil, func(p *rawPeer, bad *rdma.Conn) {
+		besides(t, stream.Compatible, nil, func(_ *rig, p *rawPeer, bad *rdma.Conn) {
 			r := newRsender(p)
 			want := pattern(4*4096+3, 5)
 			for i := range 4 {

@@ -31,7 +31,7 @@ func (l *rig) comes(t testing.TB, what string, state func() bool) {
 }
 
 // of gives a time, or in the lab another one: its time is real, and its machines are slow.
-func (l *rig) of(usual, lab time.Duration) time.Duration {
+func (l *place) of(usual, lab time.Duration) time.Duration {
 	if l.name == "kernel" {
 		return lab
 	}
@@ -39,7 +39,7 @@ func (l *rig) of(usual, lab time.Duration) time.Duration {
 }
 
 // times is of for numbers.
-func (l *rig) times(usual, lab int) int {
+func (l *place) times(usual, lab int) int {
 	if l.name == "kernel" {
 		return lab
 	}

@@ -37,6 +37,12 @@ func onKernel(t testing.TB) *place {
 	return &place{name: "kernel", server: ends[0].p, client: ends[1].p, address: netip.AddrPortFrom(ends[0].addr, 0).String(), from: ends[1].addr}
 }
 
+// kernelServes reports whether the server's end is a kernel's device.
+func (p *place) kernelServes() bool {
+	_, soft := p.server.(*softroce.Provider)
+	return p.fabric == nil && !soft
+}
+
 // end is a device of the lab, and its address.
 type end struct {
 	p    verbs.Provider
