@@ -219,7 +219,7 @@ func TestC296_CloseInTheMiddle(t *testing.T) {
 					wr = verbs.WriteImm(1, ib.Remote{Addr: p.them.BufAddr, RKey: p.them.BufKey, Len: 64}, 4, p.mr.SGE(0, 4), 0)
 				}
 				if p.post(wr); p.failed != nil {
-					t.Fatal(p.failed)
+					p.t.Fatal(p.failed)
 				}
 				blocked := make(chan error, 1)
 				go func() {
@@ -227,7 +227,7 @@ func TestC296_CloseInTheMiddle(t *testing.T) {
 					blocked <- err
 				}()
 				if p.await(0); p.failed != nil {
-					t.Fatal(p.failed)
+					p.t.Fatal(p.failed)
 				}
 				l.comes(t, "Write waits", asleep(bad, 1))
 				p.cm.Close()
@@ -276,13 +276,16 @@ func TestC331_RandomWords(t *testing.T) {
 	seed := rand.Uint64()
 	t.Logf("seed %#x", seed)
 	rnd := rand.New(rand.NewPCG(seed, 0))
-	l := &rig{place: onFabric(t)}
+	l := &rig{place: onKernel(t)}
+	if l.place == nil {
+		l.place = onFabric(t)
+	}
 	l.server.Linger = 100 * time.Millisecond
 	ln := l.listen(t)
 	defer ln.Close()
 	s, c := l.connect(t, ln)
 	defer closeBoth(s, c)
-	for i := range 60 {
+	for i := range l.times(60, 16) {
 		mode := []stream.Mode{stream.Compatible, stream.Verbena}[i%2]
 		p, err := dialRaw(t, l.place, ln.Addr().String(), mode, nil)
 		if err != nil {

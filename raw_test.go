@@ -2,7 +2,10 @@ package rdma_test
 
 import (
 	"context"
+	"errors"
 	"net/netip"
+	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -96,7 +99,6 @@ func (p *rawPeer) ring() uint64 {
 
 // post posts requests, unless one has failed.
 func (p *rawPeer) post(wrs ...verbs.SendWR) {
-	p.t.Helper()
 	for _, wr := range wrs {
 		if p.failed != nil {
 			return
@@ -112,17 +114,25 @@ func (p *rawPeer) post(wrs ...verbs.SendWR) {
 // await waits until at most n requests are not done, or one has failed: what is done has
 // arrived.
 func (p *rawPeer) await(n int) {
-	p.t.Helper()
 	for p.failed == nil && p.waiting > n {
 		wc, err := p.cq.Next(p.t.Context())
 		switch {
 		case err != nil:
-			p.t.Fatal(err)
+			p.failed = err
+		case wc.Opcode == ib.WCRecv || wc.Opcode == ib.WCRecvWriteImm:
 		case wc.Err() != nil:
 			p.failed = wc.Err()
-		case wc.Opcode == ib.WCSend || wc.Opcode == ib.WCWrite:
+		default:
 			p.waiting--
 		}
+	}
+}
+
+// protocolError reports a call that has not failed with the offence of the peer.
+func protocolError(t testing.TB, what string, err error, says string) {
+	t.Helper()
+	if !errors.Is(err, syscall.EPROTO) || !strings.Contains(err.Error(), says) {
+		t.Errorf("%s: %v, want EPROTO and %q", what, err, says)
 	}
 }
 

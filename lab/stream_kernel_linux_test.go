@@ -22,6 +22,10 @@ const rootTests = "^(TestC262_Nettest|TestC263_Zero|TestC264_Close|TestC264_Clos
 	"|TestC298_Epoll|TestC298_EventLoop|TestC298_FD|TestC298_FDDeadline|TestC298_FDFailure|TestC298_ListenerFD" +
 	"|TestC299_HTTP|TestC299_RPC|TestC299_TLS|TestC303_Everything)$"
 
+// hostileTests are those of them in which the peer is made of verbs and cm alone, and misbehaves.
+const hostileTests = "^(TestC295_WrongKeys|TestC296_AfterShutdown|TestC296_BeyondWindow|TestC296_CloseInTheMiddle|TestC296_Misbehaving" +
+	"|TestC296_Silent|TestC296_WrongEntry|TestC331_Overwrites|TestC331_RandomWords|TestC332_LeastPrivilege|TestC332_Refused)$"
+
 // onLabDevices runs tests of the root package between two addresses, in a process of their own.
 func onLabDevices(t *testing.T, server, client, tests string) {
 	t.Helper()
@@ -46,6 +50,12 @@ func TestGuestC262_Streams(t *testing.T) {
 	if after := rnrCounters(t); after != before {
 		t.Errorf("RNR NAKs: the device counted\n%s, and now it has\n%s", before, after)
 	}
+}
+
+// TestGuestC296_Hostile: one of our streams on the kernel's device, and a peer that misbehaves.
+func TestGuestC296_Hostile(t *testing.T) {
+	guest := inGuest(t)
+	onLabDevices(t, guest.v4, guest.v4, hostileTests)
 }
 
 // rnrCounters gives the numbers of RNR NAKs that the kernel's devices have sent and received.
@@ -151,4 +161,12 @@ func TestAcrossC262_Streams(t *testing.T) {
 			onLabDevices(t, soft, kernel, "^TestC291_FrozenPeer$") // its processes have the embedded device's socket one at a time
 		}
 	})
+}
+
+// TestAcrossC296_Hostile: a stream of one device, and a peer on the other one that misbehaves.
+func TestAcrossC296_Hostile(t *testing.T) {
+	acrossGuest(t)
+	kernel, soft := acrossAddr.kernel4, acrossAddr.soft4+"@soft"
+	t.Run("KernelServes", func(t *testing.T) { onLabDevices(t, kernel, soft, hostileTests) })
+	t.Run("SoftServes", func(t *testing.T) { onLabDevices(t, soft, kernel, hostileTests) })
 }
