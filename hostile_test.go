@@ -114,13 +114,14 @@ func TestC296_Misbehaving(t *testing.T) {
 			p.post(verbs.WriteImm(1, ib.Remote{Addr: p.them.BufAddr + off, RKey: p.them.BufKey, Len: 1 << 30}, v, p.mr.SGE(0, n), 0))
 		}
 	}
-	for _, x := range []struct {
+	type offence struct {
 		name string
 		mode stream.Mode
 		do   func(*rawPeer)
 		want syscall.Errno
 		says string
-	}{
+	}
+	all := []offence{
 		{"unknown kind", stream.Verbena, send(15), syscall.EPROTO, "kind"},
 		{"acknowledgement of what was not sent", stream.Verbena, imm(0xFFFFFFFF), syscall.EPROTO, "acknowledgement of what was not sent"},
 		{"credit that runs backwards", stream.Verbena, imm(0x00000003), syscall.EPROTO, "credit ran backwards"},
@@ -133,11 +134,6 @@ func TestC296_Misbehaving(t *testing.T) {
 		{"write somewhere", stream.Verbena, func(p *rawPeer) {
 			p.post(verbs.WriteImm(1, ib.Remote{Addr: 0x10000, RKey: 0x1234, Len: 100}, 1, p.mr.SGE(0, 100), 0))
 		}, syscall.ECONNRESET, ""},
-		{"more messages than receives", stream.Verbena, func(p *rawPeer) {
-			for range 40 {
-				p.post(verbs.SendImm(1, 12, p.mr.SGE(0, 1), 0))
-			}
-		}, syscall.EPROTO, "more messages than receives that it was told of"},
 		{"reserved op 1", stream.Compatible, write(0, 16, 0x20000010), syscall.EPROTO, "reserved operation"},
 		{"reserved op 3", stream.Compatible, write(0, 16, 0x60000010), syscall.EPROTO, "reserved operation"},
 		{"reserved op 5", stream.Compatible, write(0, 16, 0xA0000010), syscall.EPROTO, "reserved operation"},
@@ -151,7 +147,15 @@ func TestC296_Misbehaving(t *testing.T) {
 		}, syscall.EPROTO, "empty or wraps"},
 		{"limit that runs backwards", stream.Compatible, imm(0x80000100, 0x80000001), syscall.EPROTO, "limit of messages ran backwards"},
 		{"limit that jumps", stream.Compatible, imm(0x80007000, 0x8000E000, 0x80000007), syscall.EPROTO, "more credits than sequence numbers"},
-	} {
+	}
+	if onKernel(t) == nil { // in real time it may have been told of more: see TestC296_BeyondWindow
+		all = append(all, offence{"more messages than receives", stream.Verbena, func(p *rawPeer) {
+			for range 40 {
+				p.post(verbs.SendImm(1, 12, p.mr.SGE(0, 1), 0))
+			}
+		}, syscall.EPROTO, "more messages than receives that it was told of"})
+	}
+	for _, x := range all {
 		t.Run(x.mode.String()+"/"+x.name, func(t *testing.T) {
 			besides(t, x.mode, nil, func(l *rig, p *rawPeer, bad *rdma.Conn) {
 				bad.SetLinger(60 * 60)
