@@ -21,6 +21,7 @@ import (
 // TestC296_BeyondWindow: a peer that sends on and on, whatever room it was told of, and takes
 // notice of nothing that it is told later. Sooner or later it sends what it may not.
 func TestC296_BeyondWindow(t *testing.T) {
+	together(t)
 	for mode, says := range map[stream.Mode]string{
 		stream.Compatible: "more messages than it had credits for",
 		stream.Verbena:    "more messages than receives that it was told of",
@@ -67,6 +68,7 @@ func TestC296_BeyondWindow(t *testing.T) {
 // TestC296_WrongEntry: a peer that puts buffers of its choice into our table. What it says
 // cannot be seen to be wrong; the first write there ends the connection, and touches nothing.
 func TestC296_WrongEntry(t *testing.T) {
+	together(t)
 	for name, entry := range map[string]func(p *rawPeer) ib.Remote{
 		"key of nothing": func(p *rawPeer) ib.Remote { r := p.mr.Remote(0, 4096); r.RKey ^= 0x55; return r },
 		"outside":        func(p *rawPeer) ib.Remote { r := p.mr.Remote(0, 4096); r.Addr += 1 << 16; return r },
@@ -100,6 +102,7 @@ func TestC296_WrongEntry(t *testing.T) {
 // TestC296_AfterShutdown: what a peer must not do it must not do behind the end of its stream
 // either.
 func TestC296_AfterShutdown(t *testing.T) {
+	together(t)
 	for _, x := range []struct {
 		mode  stream.Mode
 		words []uint32 // the end, and what comes then

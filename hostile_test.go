@@ -95,6 +95,7 @@ func TestC295_BadHellos(t *testing.T) {
 // TestC296_Misbehaving: each offence ends that connection with one clear error, and no
 // other. The machine's own test has all of them (internal/stream); these go over the wire.
 func TestC296_Misbehaving(t *testing.T) {
+	together(t)
 	imm := func(words ...uint32) func(*rawPeer) {
 		return func(p *rawPeer) {
 			for _, w := range words {
@@ -187,6 +188,7 @@ func TestC296_Misbehaving(t *testing.T) {
 // TestC296_Silent: a peer that never returns credits and never reads stops the writer, whose
 // deadline and Close are kept.
 func TestC296_Silent(t *testing.T) {
+	together(t)
 	for _, mode := range []stream.Mode{stream.Compatible, stream.Verbena} {
 		t.Run(mode.String(), func(t *testing.T) {
 			besides(t, mode, nil, func(l *rig, p *rawPeer, bad *rdma.Conn) {
@@ -214,6 +216,7 @@ func TestC296_Silent(t *testing.T) {
 // TestC296_CloseInTheMiddle: a peer that ends the connection without saying that its stream
 // ends: what it had sent, and then a reset, not an end of file.
 func TestC296_CloseInTheMiddle(t *testing.T) {
+	together(t)
 	for _, mode := range []stream.Mode{stream.Compatible, stream.Verbena} {
 		t.Run(mode.String(), func(t *testing.T) {
 			besides(t, mode, nil, func(l *rig, p *rawPeer, bad *rdma.Conn) {
@@ -253,6 +256,7 @@ func TestC296_CloseInTheMiddle(t *testing.T) {
 // TestC295_WrongKeys: a hello whose keys or addresses open nothing. It cannot be seen to be
 // wrong; the first write ends the connection.
 func TestC295_WrongKeys(t *testing.T) {
+	together(t)
 	for name, change := range map[string]func([]byte) []byte{
 		"buffer key":     func(b []byte) []byte { b[32] ^= 0x55; return b },
 		"buffer address": func(b []byte) []byte { b[28] ^= 0x55; return b },
@@ -277,6 +281,7 @@ func TestC295_WrongKeys(t *testing.T) {
 // TestC331_RandomWords: a peer that writes and says random things all the time. Nothing
 // is read or written outside of its own buffers, nothing hangs, nobody else is harmed.
 func TestC331_RandomWords(t *testing.T) {
+	together(t)
 	seed := rand.Uint64()
 	t.Logf("seed %#x", seed)
 	rnd := rand.New(rand.NewPCG(seed, 0))

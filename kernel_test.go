@@ -37,6 +37,14 @@ func onKernel(t testing.TB) *place {
 	return &place{name: "kernel", server: ends[0].p, client: ends[1].p, address: netip.AddrPortFrom(ends[0].addr, 0).String(), from: ends[1].addr}
 }
 
+// together has a test run beside others in the lab, where most of its time is waiting.
+func together(t *testing.T) {
+	t.Helper()
+	if onKernel(t) != nil {
+		t.Parallel()
+	}
+}
+
 // kernelServes reports whether the server's end is a kernel's device.
 func (p *place) kernelServes() bool {
 	_, soft := p.server.(*softroce.Provider)

@@ -13,6 +13,7 @@ import (
 // TestC332_Refused: a peer that takes itself the right to read and to do atomics is refused them
 // by our end, also in the ring that it may write; and a peer of Verbena is told of no memory.
 func TestC332_Refused(t *testing.T) {
+	together(t)
 	t.Run("verbena", func(t *testing.T) {
 		besides(t, stream.Verbena, nil, func(_ *rig, p *rawPeer, bad *rdma.Conn) {
 			if h := p.them; h.BufAddr != 0 || h.BufKey != 0 || h.SGLAddr != 0 || h.SGLKey != 0 {

@@ -257,6 +257,7 @@ func TestTrap17_LiveBeforeAndAfter(t *testing.T) {
 // TestC332_LeastPrivilege: of a stream's memory a peer may write its ring and nothing else, and
 // may read none; and its queue pair lets it do no more.
 func TestC332_LeastPrivilege(t *testing.T) {
+	together(t)
 	each(t, func(t *testing.T, l *rig) {
 		var sides [2]faults
 		l.place.server, l.place.client = &faulty{l.place.server, &sides[0]}, &faulty{l.place.client, &sides[1]}
