@@ -80,7 +80,8 @@ func dialRaw(t testing.TB, from *place, address string, mode stream.Mode, change
 	if change != nil {
 		b = change(b)
 	}
-	conn, err := route.Connect(ctx, &cm.ConnParam{Private: b, ResponderResources: -1, InitiatorDepth: -1})
+	// It asks for as many reads and atomics as there can be.
+	conn, err := route.Connect(ctx, &cm.ConnParam{Private: b, ResponderResources: -1})
 	if err != nil {
 		return nil, err
 	}

@@ -141,6 +141,9 @@ func (id *ID) modify(qp *verbs.QP, to ib.QPState, s *settings) error {
 // apply puts into attributes what the connection manager's own do not say. The peer's
 // numbers are bounded by what this side offered: it may be served less, never more.
 func (s *settings) apply(a *verbs.QPAttr, m ib.QPAttrMask) {
+	if m&ib.AttrAccess != 0 && s.conn.ResponderResources == 0 {
+		a.Access &^= ib.RemoteRead | ib.RemoteAtomic // the peer may have asked for them
+	}
 	if m&ib.AttrMinRNRTimer != 0 { // not on iWARP
 		a.MinRNRTimer = s.minRNR
 	}
