@@ -112,6 +112,27 @@ func TestC209_DepthNegotiation(t *testing.T) {
 	w2.depths(c.b.QP(), 4, 6)
 }
 
+// TestC332_NoReads: a queue pair has no right to what its side does not offer, whatever the peer
+// has asked for.
+func TestC332_NoReads(t *testing.T) {
+	t.Parallel()
+	const reads = ib.RemoteRead | ib.RemoteAtomic
+	for _, x := range []struct {
+		offer int
+		want  ib.Access
+	}{{-1, 0}, {0, reads}, {2, reads}} {
+		w := newWorld(t)
+		c := w.pair(&cm.ConnParam{ResponderResources: x.offer}, &cm.ConnParam{ResponderResources: x.offer})
+		for _, id := range []*cm.ID{c.a, c.b} {
+			a, err := id.QP().Query(ib.AttrAccess)
+			must(t, err)
+			if got := a.Access & reads; got != x.want {
+				t.Errorf("with ResponderResources %d a queue pair has %v, want %v", x.offer, got, x.want)
+			}
+		}
+	}
+}
+
 func (w *world) depths(qp *verbs.QP, rd, dest int) {
 	w.t.Helper()
 	a, err := qp.Query(ib.AttrMaxRDAtomic | ib.AttrMaxDestRDAtomic)
