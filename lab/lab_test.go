@@ -186,6 +186,7 @@ func TestLab(t *testing.T) {
 			for _, name := range []string{"TestOperations", "TestGuestConformance/C-202_EventOrder", "TestGuestC239_EventSoak/Loop_epoll", "TestGuestC246_C248_EventSession/select/Nested", "TestHostRping/RpingServes/IPv6", "TestHostC118_Grid/Loss/4096/IPv6",
 				"TestAcross/KernelToSoft/C-091_SendRecv", "TestAcross/SoftToKernel/C-202_EventOrder", "TestAcrossWithoutCgo",
 				"TestAcrossC262_Streams/SoftServes/TestC265_CloseWrite/rsockets",
+				"TestGuestC296_Hostile/TestC296_BeyondWindow/verbena_1", "TestAcrossC296_Hostile/KernelServes/TestC296_Misbehaving/rsockets_1/beyond_the_ring",
 				"TestHostC294_Rstream/RstreamServes/IPv4/Nonblocking", "TestGuestC297_Maps/ProgramConnects/IPv6/WeWrite",
 				"TestHostC299_Preload/ProgramServes/IPv4/NetcatReceives", "TestGuestC262_Streams/TestC278_ManySizes/verbena",
 				"TestWire/KernelToSoft/C-233_DuplicatesAndOrder", "TestWire/SoftToKernel/C-138_SilenceAfterFatalNAK",
