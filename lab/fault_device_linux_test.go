@@ -168,19 +168,19 @@ func TestGuestFaultC230_Wildcard(t *testing.T) {
 	faultNet(t)
 	server := faultStart(t, "server", faultOrders{Serve: ":7014"}, kernelEnv)
 	server.expect(faultLimit, "ready ")
-	client := faultStart(t, "client", faultOrders{Dial: faultHere + ":7014", Idle: true, Cycles: 1}, kernelEnv)
+	// The client is on another host: if it heard of the removal, too, and first, the server's id
+	// would be closed before it hears of it, and the device would stay open (docs/kernel-devices.md).
+	client := faultSoft(t, "client", faultOrders{Dial: faultHere + ":7014", Idle: true, Cycles: 1})
 	client.expect(faultLimit, "connected")
+	server.expect(faultLimit, "connected")
 	del := exec.Command("timeout", "60", "rdma", "link", "del", faultRXE)
 	if err := del.Start(); err != nil {
 		t.Fatal(err)
 	}
-	if end := client.expect(faultLimit, "ended "); !strings.HasPrefix(end, "gone: ") {
-		t.Errorf("the connection ended with %s", end)
-	}
-	client.kill()
-	if end := server.expect(faultLimit, "ended "); !strings.HasPrefix(end, "gone: ") && !strings.HasPrefix(end, "EOF: ") {
+	if end := server.expect(faultLimit, "ended "); !strings.HasPrefix(end, "gone: ") {
 		t.Errorf("the server's end of it ended with %s", end)
 	}
+	client.kill()
 	server.used(faultLimit)
 	if err := del.Wait(); err != nil {
 		t.Fatalf("rdma link del: %v", err)
