@@ -12,8 +12,8 @@ import (
 // complaint is what a kernel writes when something is wrong with it.
 var complaint = regexp.MustCompile(`\b(WARNING|BUG|KASAN|UBSAN)\b|Oops|Call Trace|refcount|general protection|hung[ _]task|blocked for more than|soft lockup`)
 
-// registers are the lines of a complaint that say nothing to who reads a test's output.
-var registers = regexp.MustCompile(`Modules linked in|Hardware name|Code: |\b(R([A-HJ-Z].|\d\d)|FS|CS|[CD]R\d|PKRU|EFLAGS): | \? |non-flush error|callbacks suppressed`)
+// noise is what stands among the lines of a complaint and says nothing to who reads a test's output.
+var noise = regexp.MustCompile(`Modules linked in|Hardware name|Code: |\b(R([A-HJ-Z].|\d\d)|FS|CS|[CD]R\d|PKRU|EFLAGS): | \? |non-flush error|callbacks suppressed`)
 
 // complaints gives what a kernel's log has of them: for each its line, and of what follows so much
 // that it can be told where it comes from.
@@ -28,7 +28,7 @@ func complaints(log string) (all [][]string) {
 			if strings.Contains(lines[i], "---[ end trace") {
 				break
 			}
-			if !registers.MatchString(lines[i]) {
+			if !noise.MatchString(lines[i]) {
 				one = append(one, lines[i])
 			}
 		}
